@@ -1,0 +1,344 @@
+"""Frozen records that cross the wire or the disk, and their JSON form.
+
+Shipped inside the agent: standard library only, Python 3.10 and newer. No I/O here.
+Times are seconds since the epoch (UTC), sizes say their unit, an unknown number is None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+SCHEMA = 1
+PROTOCOL = 1
+
+T = TypeVar("T")
+
+
+# --- JSON form ---------------------------------------------------------------------------------
+
+
+def to_json(record: Any) -> Any:
+    """The plain JSON value of a record, a mapping, a sequence or a scalar."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {name.name: to_json(getattr(record, name.name)) for name in dataclasses.fields(record)}
+    if isinstance(record, dict):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, (list, tuple)):
+        return [to_json(value) for value in record]
+    return record
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _decode(hint: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _decode(next(arg for arg in args if arg is not type(None)), value)
+    if origin is tuple:
+        return tuple(_decode(args[0], item) for item in value)
+    if origin is dict:
+        return {key: _decode(args[1], item) for key, item in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_json(hint, value)
+    return value
+
+
+def from_json(cls: type[T], data: dict[str, Any]) -> T:
+    """The record of class `cls` in `data`; keys that this version does not know are left out.
+
+    >>> from_json(Tick, {"time": 1.5, "later": True})
+    Tick(time=1.5)
+    """
+    hints = _hints(cls)
+    return cls(**{key: _decode(hints[key], value) for key, value in data.items() if key in hints})
+
+
+# --- processes and endings -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process, told apart from any other that had or will have its pid.
+
+    `boot_id` and `init_start` (start of PID 1, clock ticks after boot) together survive a
+    container restart, which keeps the boot id and reuses pids; `start` is the process's own.
+    """
+
+    boot_id: str
+    init_start: int
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: `kind` is exited, killed, link_lost, timed_out or container_gone."""
+
+    kind: str
+    code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a run's job and how it ended; exactly one of code and signal is set."""
+
+    number: int
+    started: float
+    ended: float
+    exit_code: int | None
+    signal: int | None
+    last_step: int | None = None
+    cause: str = ""
+    stop_requested: bool = False
+    restart: bool = False  # the recorder starts the job again after this attempt
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """exit.json: written once, atomically, when the run is over and no process of it is left."""
+
+    run_id: str
+    attempts: tuple[Attempt, ...]
+    verdict: Verdict
+    log_bytes: int
+    schema: int = SCHEMA
+
+
+# --- what a run is -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Restart:
+    """When the recorder starts a job again: at most `max` times, waiting `backoff_s`."""
+
+    max: int = 0
+    backoff_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Notify:
+    """Whom the recorder tells when the verdict changes."""
+
+    command: tuple[str, ...] = ()
+    webhook: str = ""
+    heartbeat: str = ""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is asked for when a run starts; no secret is ever in it."""
+
+    name: str
+    argv: tuple[str, ...]
+    kind: str = "train"  # train, rebuild, prewarm, or any long step
+    environment: dict[str, str] = field(default_factory=dict)
+    secret_names: tuple[str, ...] = ()  # environment names whose values come over a FIFO
+    env: str = ""  # resolved folder of the environment, "" for none
+    code: str = ""  # resolved folder of the deployed sources, "" for none
+    code_origin: str = ""  # commit, or "<commit> + uncommitted changes"
+    cache_dir: str = ""
+    gpus: tuple[int, ...] = ()  # nvidia-smi indices; () = none asked for
+    share: bool = False
+    stop_grace_s: float = 30.0
+    sample_period_s: float = 1.0
+    restart: Restart = field(default_factory=Restart)
+    notify: Notify = field(default_factory=Notify)
+    expect_compiled: bool | None = None
+    operator: str = ""  # user@host who asked
+    why: str = ""
+    notes: tuple[str, ...] = ()  # said to the user at start: allow-drift, dirty tree, cold cache
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """run.json: what runs, since when, and which processes are it."""
+
+    run_id: str
+    spec: RunSpec
+    created: float
+    socket: str  # tmux socket path
+    session: str  # tmux session name
+    recorder: ProcessIdentity | None = None
+    job: ProcessIdentity | None = None
+    gpu_uuids: tuple[str, ...] = ()
+    schema: int = SCHEMA
+
+
+# --- detection: what goes in -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """One piece of text with the time it was seen and its byte range in its file.
+
+    `source` is log, kernel or metrics. `end` of "" text may equal `start`. `is_redraw` marks a
+    progress-bar row that ended in a carriage return; `is_partial` a row not ended yet.
+    """
+
+    time: float
+    text: str
+    start: int = 0
+    end: int = 0
+    source: str = "log"
+    is_redraw: bool = False
+    is_partial: bool = False
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU at one moment, as nvidia-smi said it; None is unknown, never zero."""
+
+    index: int
+    uuid: str = ""
+    name: str = ""
+    utilization_pct: float | None = None
+    used_mib: float | None = None
+    total_mib: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSample:
+    """The run's process tree at one moment, from /proc."""
+
+    num_processes: int
+    states: str = ""  # one letter a process, the job first: R S D T Z
+    cpu_s: float = 0.0  # user and system time of the tree so far
+    rss_mib: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """GPUs and processes at one moment; `gpu_problem` says why `gpus` is empty or partial."""
+
+    time: float
+    gpus: tuple[GpuSample, ...] = ()
+    process: ProcessSample | None = None
+    gpu_problem: str = ""
+    disk_free_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed and nothing else happened."""
+
+    time: float
+
+
+@dataclass(frozen=True)
+class End:
+    """The job ended."""
+
+    time: float
+    exit_code: int | None = None
+    signal: int | None = None
+    stop_requested: bool = False
+    oom_killed: bool | None = None  # a cgroup record said so; None = unreadable
+
+
+Event = Line | Sample | Tick | End if typing.TYPE_CHECKING else typing.Union[Line, Sample, Tick, End]
+
+
+# --- detection: what comes out ---------------------------------------------------------------------
+
+VERDICTS = (
+    "starting",
+    "healthy",
+    "degraded",
+    "eager_fallback",
+    "hung",
+    "crashed",
+    "finished",
+    "stopped",
+    "unknown",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing noticed, with its evidence; `cause` is a word of the causes table."""
+
+    time: float
+    cause: str
+    severity: str  # info, warning, error, fatal
+    summary: str
+    evidence: tuple[str, ...] = ()
+    advice: str = ""
+    rank: int | None = None
+    where: str = ""  # file:line of the root exception
+    start: int | None = None  # byte range in the log
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the findings amount to, since when, and why."""
+
+    verdict: str
+    cause: str = "ok"
+    since: float = 0.0
+    confidence: float = 1.0
+    evidence: tuple[str, ...] = ()
+    advice: str = ""
+    step: int | None = None
+    num_steps: int | None = None
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    step_s: float | None = None
+    phase: str = ""
+
+
+# --- environments and caches -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EnvRecord:
+    """env.json: what an environment was built from, and what its proof saw."""
+
+    name: str  # the set: cpu, cu130, ...
+    fingerprint: str
+    build: str
+    created: float
+    python: str
+    platform: str
+    packages: dict[str, str] = field(default_factory=dict)  # distribution -> version
+    proof: dict[str, str] = field(default_factory=dict)  # what was imported, what torch said
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class SnapshotRecord:
+    """<id>.json beside an archive: what it holds and where it fits."""
+
+    snapshot_id: str
+    created: float
+    key: dict[str, str]  # what torch's own cache keys separate
+    num_files: int
+    size_mib: float  # unpacked
+    archive_sha256: str
+    files: dict[str, str] = field(default_factory=dict)  # relative path -> sha256
+    warmed: dict[str, Any] = field(default_factory=dict)  # recipe, functions, counters of the prewarm
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class LockOwner:
+    """Who holds a lock, written inside it."""
+
+    operator: str
+    process: ProcessIdentity
+    since: float
+    why: str
