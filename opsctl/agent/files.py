@@ -1,0 +1,54 @@
+"""Writing and reading small files so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from opsctl.records import from_json, to_json
+
+T = TypeVar("T")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames in `folder` outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Put `data` at `path` whole or not at all: `.part`, fsync, rename.
+
+    The part's name holds our pid, so that two writers never share one.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def write_record(path: Path, record: Any) -> None:
+    """Write a record as JSON, atomically."""
+    write_atomic(path, (json.dumps(to_json(record), indent=1) + "\n").encode())
+
+
+def read_record(cls: type[T], path: Path) -> T | None:
+    """The record of class `cls` in the file, or None if there is no file."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return from_json(cls, json.loads(data))

@@ -1,0 +1,108 @@
+"""Where things lie on the target's disk (DESIGN: state). Names paths; only `ensure` touches the disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that holds all of opsctl's state on one target."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, text: str) -> Home:
+        """The home that `text` names; a leading ~ is the target user's own home."""
+        return cls(Path(os.path.abspath(Path(text).expanduser())))
+
+    @property
+    def envs(self) -> Path:
+        return self.root / "envs"
+
+    @property
+    def active_env(self) -> Path:
+        return self.envs / "active"
+
+    @property
+    def code(self) -> Path:
+        return self.root / "code"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def live_caches(self) -> Path:
+        return self.root / "cache" / "live"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.root / "cache" / "snapshots"
+
+    @property
+    def locks(self) -> Path:
+        return self.root / "locks"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def tools(self) -> Path:
+        return self.root / "tools"
+
+    def run(self, run_id: str) -> RunPaths:
+        """The files of one run."""
+        return RunPaths(self.runs / run_id)
+
+    def ensure(self) -> None:
+        """Make the folders that are missing; the root itself only its owner may enter."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.envs, self.code, self.runs, self.live_caches, self.snapshots, self.locks, self.data):
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one run; its folder is the job's working directory."""
+
+    folder: Path
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "tmux.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "train.log"
+
+    @property
+    def log_index(self) -> Path:
+        return self.folder / "train.log.idx"
+
+    @property
+    def telemetry(self) -> Path:
+        return self.folder / "telemetry.jsonl"
+
+    @property
+    def findings(self) -> Path:
+        return self.folder / "findings.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def verdict(self) -> Path:
+        return self.folder / "verdict.json"
+
+    @property
+    def exit(self) -> Path:
+        return self.folder / "exit.json"

@@ -1,0 +1,59 @@
+"""Exclusive locks on the target that say who holds them. A dead owner's flock is free by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from opsctl.agent.processes import identity
+from opsctl.errors import Busy
+from opsctl.records import LockOwner, from_json, to_json
+
+
+def _describe(descriptor: int) -> str:
+    text = os.pread(descriptor, 4096, 0).decode(errors="replace")
+    try:
+        owner = from_json(LockOwner, json.loads(text))
+    except (ValueError, TypeError, KeyError):
+        return "somebody who is just taking it"
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(owner.since))
+    return f"{owner.operator} (process {owner.process.pid}) since {since}, for: {owner.why}"
+
+
+def _write_owner(descriptor: int, operator: str, why: str) -> None:
+    me = identity(os.getpid())
+    assert me is not None, "a running process has an identity"
+    text = json.dumps(to_json(LockOwner(operator, me, time.time(), why))).encode()
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text, 0)
+
+
+@contextlib.contextmanager
+def held(path: Path, *, operator: str, why: str, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold the lock at `path`; blocks up to `wait_s`, then raises Busy naming the owner."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    try:
+        _take(descriptor, path, time.monotonic() + wait_s)
+        _write_owner(descriptor, operator, why)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, path: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                message = f"lock {path.name} is held by {_describe(descriptor)}"
+                raise Busy(message, hint="wait for it, or end what holds it") from None
+            time.sleep(0.05)
+        else:
+            return

@@ -1,0 +1,75 @@
+"""The agent's entry: a verb that answers a client, or a long job that a run's tmux pane holds."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from opsctl.agent.session import Call, Session
+from opsctl.errors import DiskFull, OpsctlError, UsageError
+
+# verb -> "module:function"; imported only when asked, so that a call costs what it uses
+VERBS: dict[str, str] = {
+    "probe": "opsctl.agent.probe:probe",
+}
+# what a run's pane or a recorder starts: `AGENT job NAME ARG...`, no client attached
+JOBS: dict[str, str] = {}
+
+
+def _load(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def as_opsctl_error(error: BaseException) -> OpsctlError:
+    """The foreseen form of whatever a handler raised; a bug keeps its traceback in the message."""
+    if isinstance(error, OpsctlError):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"no space left on the target: {error}", hint="free space there, then run the command again")
+    if isinstance(error, PermissionError):
+        return OpsctlError(f"not permitted on the target: {error}", hint="check the owner and mode of that path")
+    return OpsctlError("the agent failed unexpectedly:\n" + "".join(traceback.format_exception(error)).rstrip())
+
+
+def _answer(verb: str, session: Session) -> int:
+    try:
+        request = session.start()
+        session.hello()
+        if verb not in VERBS:
+            raise UsageError(f"the agent has no verb {verb!r}")
+        value = _load(VERBS[verb])(Call(session, request))
+    except BrokenPipeError:
+        return 1
+    except Exception as error:  # noqa: BLE001 - the boundary: every failure becomes one message
+        session.error(as_opsctl_error(error))
+        return 1
+    finally:
+        session.end_children()
+    session.result(value)
+    return 0
+
+
+def serve(verb: str) -> int:
+    """Answer one client on stdin and stdout; stray prints go to stderr."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    output_fd = os.dup(1)
+    os.dup2(2, 1)
+    return _answer(verb, Session(0, output_fd))
+
+
+def main(arguments: list[str]) -> int:
+    """Run `AGENT VERB` or `AGENT job NAME ARG...`; returns the exit status."""
+    if len(arguments) >= 2 and arguments[0] == "job" and arguments[1] in JOBS:
+        return int(_load(JOBS[arguments[1]])(arguments[2:]) or 0)
+    if len(arguments) == 1:
+        return serve(arguments[0])
+    sys.stderr.write("usage: opsctl-agent VERB | job NAME [ARG...]\n")
+    return 2

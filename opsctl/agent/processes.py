@@ -1,0 +1,115 @@
+"""Processes as /proc shows them: identity, trees, what a run owns. Reads only; `signals` ends them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.records import ProcessIdentity, ProcessSample
+
+PROC = Path("/proc")
+RUN_ID_VARIABLE = "OPSCTL_RUN_ID"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The fields of /proc/PID/stat that we use; times in clock ticks."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    cpu_ticks: int
+    start: int
+    rss_pages: int
+
+
+def parse_stat(text: str) -> Stat:
+    """The fields of one /proc/PID/stat row, whose command may hold blanks and brackets."""
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return Stat(
+        pid=int(head.split(" ", 1)[0]),
+        state=fields[0],
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        start=int(fields[19]),
+        rss_pages=int(fields[21]),
+    )
+
+
+def stat(pid: int) -> Stat | None:
+    """What /proc says of a process, or None if it is gone."""
+    try:
+        return parse_stat((PROC / str(pid) / "stat").read_text(errors="replace"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+@functools.cache
+def boot_id() -> str:
+    """The kernel's id of this boot; containers on one host share it."""
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _init_start() -> int:
+    init = stat(1)
+    return init.start if init else 0
+
+
+def identity(pid: int) -> ProcessIdentity | None:
+    """The identity of a process that lives now, or None."""
+    found = stat(pid)
+    return ProcessIdentity(boot_id(), _init_start(), pid, found.start) if found else None
+
+
+def is_alive(process: ProcessIdentity | None) -> bool:
+    """Whether this very process still runs; a zombie does not."""
+    if process is None or (process.boot_id, process.init_start) != (boot_id(), _init_start()):
+        return False
+    found = stat(process.pid)
+    return found is not None and found.start == process.start and found.state not in "ZX"
+
+
+def pids() -> Iterator[int]:
+    """The ids of all processes that we can see."""
+    for name in os.listdir(PROC):
+        if name.isdigit():
+            yield int(name)
+
+
+def _carries(pid: int, entry: bytes) -> bool:
+    try:
+        data = (PROC / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return entry in data.split(b"\0")
+
+
+def carrying(run_id: str) -> tuple[int, ...]:
+    """The processes that were started with this run's id in their environment, zombies apart.
+
+    The environment survives setsid, double forks and reparenting; torchrun gives each rank a
+    session of its own, so that groups and sessions would miss them.
+    """
+    entry = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    return tuple(pid for pid in pids() if _carries(pid, entry))
+
+
+def sample(members: tuple[int, ...]) -> ProcessSample:
+    """States, CPU time and memory of these processes; those that are gone are left out."""
+    found = [one for one in map(stat, members) if one is not None]
+    return ProcessSample(
+        num_processes=len(found),
+        states="".join(one.state for one in found),
+        cpu_s=sum(one.cpu_ticks for one in found) / _TICKS_PER_S,
+        rss_mib=sum(one.rss_pages for one in found) * _PAGE_MIB,
+    )
