@@ -1,0 +1,53 @@
+"""What every operation needs: the configuration, its folder, the target and a client. Connects to nothing."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl import config as configuration
+from opsctl.config import Config, TargetConfig
+from opsctl.target.client import AgentClient
+from opsctl.target.container import NoContainer
+from opsctl.target.host import LocalHost
+from opsctl.target.target import Target
+
+
+def operator_name() -> str:
+    """Who asks, as locks and runs record it: user@machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's numeric user has no name
+        user = str(os.getuid())
+    return f"{user}@{platform.node()}"
+
+
+def build_target(name: str, settings: TargetConfig) -> Target:
+    """The target that these settings describe."""
+    return Target(name, LocalHost(), NoContainer(), home=settings.home, python=settings.python)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """One configuration and one of its targets."""
+
+    config: Config
+    folder: Path  # of opsctl.yaml; relative paths in it start here
+    target: Target
+
+    @functools.cached_property
+    def client(self) -> AgentClient:
+        """The client of the target's agent."""
+        return AgentClient(self.target, operator=operator_name())
+
+
+def open_workspace(config_path: Path | None, target_name: str | None) -> Workspace:
+    """The workspace of the given or the nearest opsctl.yaml; raises ConfigError."""
+    path = config_path or configuration.find(Path.cwd())
+    config = configuration.load(path)
+    name, settings = config.target(target_name)
+    return Workspace(config, path.resolve().parent, build_target(name, settings))

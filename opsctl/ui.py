@@ -1,0 +1,86 @@
+"""The only module that prints: data to stdout (text or JSON), talk and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opsctl.errors import OpsctlError
+from opsctl.records import SCHEMA, to_json
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def console() -> Console:
+    """A console on stdout; plain and wide where stdout is no terminal."""
+    from rich.console import Console  # 40 ms: only commands that draw pay for it
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
+    return Console(width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def document(value: Any) -> None:
+    """Print one JSON document, with its schema number."""
+    body = to_json(value)
+    whole = {"schema": SCHEMA, **body} if isinstance(body, dict) else {"schema": SCHEMA, "items": body}
+    sys.stdout.write(json.dumps(whole, indent=2) + "\n")
+
+
+def json_line(value: Any) -> None:
+    """Print one row of a JSON-lines stream, at once."""
+    sys.stdout.write(json.dumps(to_json(value), separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def show(renderable: RenderableType) -> None:
+    """Print a rich renderable, or plain text, as the command's data."""
+    console().print(renderable)
+
+
+def text(value: str) -> None:
+    """Print plain text as the command's data, uninterpreted."""
+    sys.stdout.write(value + "\n")
+
+
+def raw(data: bytes) -> None:
+    """Pass bytes through to stdout as they are, at once."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """Print a table; cells are plain text."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(*columns, title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    show(drawn)
+
+
+def say(message: str) -> None:
+    """Tell the person at the terminal something that is not data."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+def error(problem: OpsctlError, *, as_json: bool) -> None:
+    """Say what went wrong and the way out, on stderr."""
+    if as_json:
+        body = {
+            "kind": type(problem).__name__,
+            "message": problem.message,
+            "hint": problem.hint,
+            "exit_code": problem.exit_code,
+        }
+        say(json.dumps({"schema": SCHEMA, "error": body}))
+        return
+    say(f"error: {problem.message}")
+    if problem.hint:
+        say(f"hint: {problem.hint}")
