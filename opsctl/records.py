@@ -34,7 +34,7 @@ def to_json(record: Any) -> Any:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
@@ -208,6 +208,20 @@ class GpuSample:
     power_w: float | None = None
     power_limit_w: float | None = None
     temperature_c: float | None = None
+    bus_id: str = ""
+    clock_mhz: float | None = None
+    throttle: int | None = None  # NVML's bit mask of reasons for lower clocks
+    problem: str = ""  # what nvidia-smi said instead of numbers: GPU is lost, Unknown Error
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """One row of nvidia-smi's list of processes; `gpu` is the index, uuid or bus id it gave."""
+
+    pid: int
+    name: str = ""
+    used_mib: float | None = None
+    gpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -229,6 +243,7 @@ class Sample:
     process: ProcessSample | None = None
     gpu_problem: str = ""
     disk_free_mib: float | None = None
+    gpu_processes: tuple[GpuProcess, ...] | None = None  # None = not asked for
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,203 @@
+"""What nvidia-smi prints, in the forms of all its versions and moods, to GpuSample records.
+
+Pure: it parses text and runs nothing. A cell that is missing or sick is unknown (None), never zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from opsctl.records import GpuSample
+
+# What to ask for; a driver that refuses a name says so in a sentence (see `refused_column`).
+COLUMNS = (
+    "timestamp",
+    "index",
+    "uuid",
+    "pci.bus_id",
+    "name",
+    "utilization.gpu",
+    "memory.used",
+    "memory.total",
+    "power.draw",
+    "power.limit",
+    "temperature.gpu",
+    "clocks.sm",
+    "clocks_throttle_reasons.active",
+)
+NO_ANSWER = "nvidia-smi printed nothing"
+POLL_SPREAD_S = 1.0
+
+_FIELDS = {
+    "index": "index",
+    "uuid": "uuid",
+    "gpu_uuid": "uuid",
+    "pci.bus_id": "bus_id",
+    "gpu_bus_id": "bus_id",
+    "name": "name",
+    "gpu_name": "name",
+    "utilization.gpu": "utilization_pct",
+    "memory.used": "used_mib",
+    "memory.total": "total_mib",
+    "power.draw": "power_w",
+    "power.draw.instant": "power_w",
+    "power.draw.average": "power_w",
+    "power.limit": "power_limit_w",
+    "enforced.power.limit": "power_limit_w",
+    "temperature.gpu": "temperature_c",
+    "clocks.sm": "clock_mhz",
+    "clocks.current.sm": "clock_mhz",
+    "clocks.gr": "clock_mhz",
+    "clocks.current.graphics": "clock_mhz",
+    "clocks_throttle_reasons.active": "throttle",
+    "clocks_event_reasons.active": "throttle",
+}
+_TEXT_FIELDS = {"uuid", "name", "bus_id"}
+_KNOWN = {*_FIELDS, "timestamp", "pid", "process_name", "used_memory", "used_gpu_memory", "fan.speed", "pstate"}
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_SICK = re.compile(r"\[?(?:GPU is lost|GPU requires reset|Unknown Error|ERR!|Reset Required)\]?", re.IGNORECASE)
+_UNITS = {"GiB": 1024.0, "GB": 1024.0, "KiB": 1 / 1024, "B": 1 / 1024**2}
+_PROBLEM = re.compile(
+    r"(?i)nvidia-smi has failed|failed to (?:initialize|properly shut down) nvml|unable to determine the device handle|"
+    r"no devices were found|gpu is lost|nvml: |not a valid field|unknown error|insufficient permissions|"
+    r"command not found|no such file|permission denied|driver/library|timed? ?out|killed|segmentation fault|"
+    r"gpu requires reset|no running processes|couldn't communicate|unable to"
+)
+_REFUSED = re.compile(r'Field "([^"]+)" is not a valid field')
+
+
+@dataclass(frozen=True)
+class Poll:
+    """One answer of nvidia-smi; `time` is None where it named none; `problem` says what was no data."""
+
+    time: float | None
+    gpus: tuple[GpuSample, ...] = ()
+    problem: str = ""
+
+
+def parse_csv(text: str, columns: Sequence[str] = ()) -> tuple[tuple[GpuSample, ...], str]:
+    """The GPUs of one poll and, where a row was no data, the sentence in its place.
+
+    `columns` names the cells where the text has no header. Of a GPU that comes twice the newest row counts.
+
+    >>> parse_csv("0, 98 %, [N/A]", ("index", "utilization.gpu", "power.draw"))[0][0].utilization_pct
+    98.0
+    """
+    found: dict[tuple[int, str], GpuSample] = {}
+    problem = ""
+    for poll in polls(text, columns):
+        found.update({(gpu.index, gpu.uuid): gpu for gpu in poll.gpus})
+        problem = poll.problem or problem
+    return tuple(found.values()), problem if found or text.strip() else NO_ANSWER
+
+
+def refused_column(text: str) -> str | None:
+    """The column this driver does not know, from its own sentence; None where it refused none."""
+    match = _REFUSED.search(text)
+    return match.group(1) if match else None
+
+
+def polls(text: str, columns: Sequence[str] = ()) -> Iterator[Poll]:
+    """One answer after the other: a header, a new timestamp or a GPU seen before begins the next."""
+    names = [_column(name) for name in columns]
+    time: float | None = None
+    gpus: list[GpuSample] = []
+    for row in filter(None, map(str.strip, text.splitlines())):
+        cells = [cell.strip() for cell in row.split(",")]
+        header = _header(cells)
+        if header:
+            names = header
+            continue
+        if not names or not _is_data(cells, names):
+            if _PROBLEM.search(row):
+                yield Poll(time, tuple(gpus), row)
+                gpus = []
+            continue
+        stamp = _stamp(cells, names)
+        sample = _sample(cells, names, len(gpus))
+        if gpus and (_apart(stamp, time) or any(gpu.index == sample.index for gpu in gpus)):
+            yield Poll(time, tuple(gpus))
+            gpus = []
+        time = stamp
+        gpus.append(sample)
+    if gpus:
+        yield Poll(time, tuple(gpus))
+
+
+def _apart(stamp: float | None, time: float | None) -> bool:
+    """Eight GPUs of one poll carry times some milliseconds apart."""
+    return stamp is not None and time is not None and abs(stamp - time) > POLL_SPREAD_S
+
+
+def _column(name: str) -> str:
+    return name.split("[")[0].strip()
+
+
+def _header(cells: list[str]) -> list[str]:
+    names = [_column(cell) for cell in cells]
+    return names if sum(name in _KNOWN for name in names) * 2 > len(names) else []
+
+
+def _is_data(cells: list[str], names: list[str]) -> bool:
+    return abs(len(cells) - len(names)) <= 1 and (len(names) > 1 or bool(_NUMBER.match(cells[0])))
+
+
+def _stamp(cells: list[str], names: list[str]) -> float | None:
+    if "timestamp" not in names:
+        return None
+    text = cells[names.index("timestamp")]
+    try:
+        moment = datetime.strptime(text[:19], "%Y/%m/%d %H:%M:%S")
+    except ValueError:
+        return None  # a time this cell does not hold is unknown
+    fraction = text[19:]
+    return moment.replace(tzinfo=timezone.utc).timestamp() + (float(fraction) if fraction[:1] == "." else 0.0)
+
+
+def _sample(cells: list[str], names: list[str], position: int) -> GpuSample:
+    values: dict[str, str] = {}
+    for name, cell in zip(names, cells):  # noqa: B905 - a row may lack its last cells; strict needs no such row
+        field = _FIELDS.get(name)
+        if field:
+            values[field] = cell
+    sick = [cell for cell in values.values() if _SICK.fullmatch(cell)]
+    numbers = {field: number(cell) for field, cell in values.items() if field not in _TEXT_FIELDS}
+    index = numbers.pop("index", None)
+    throttle = _mask(values.get("throttle", ""))
+    numbers.pop("throttle", None)
+    words = {field: _word(values[field]) for field in _TEXT_FIELDS & values.keys()}
+    problem = sick[0].strip("[]") if len(sick) * 2 > len(numbers) or _is_lost(sick) else ""
+    index = position if index is None else int(index)
+    return GpuSample(index, **words, **numbers, throttle=throttle, problem=problem)  # type: ignore[arg-type]
+
+
+def _is_lost(sick: list[str]) -> bool:
+    return any("lost" in cell.lower() or "reset" in cell.lower() for cell in sick)
+
+
+def _word(cell: str) -> str:
+    return "" if cell.startswith("[") or cell == "N/A" else cell
+
+
+def number(cell: str) -> float | None:
+    """The number in one cell, sizes in MiB; None for `[N/A]`, an error or no number at all.
+
+    >>> number("61230 MiB"), number("[Unknown Error]"), number("3109MB")
+    (61230.0, None, 3109.0)
+    """
+    match = _NUMBER.match(cell)
+    if not match:
+        return None
+    return float(match.group()) * _UNITS.get(cell[match.end() :].strip(), 1.0)
+
+
+def _mask(cell: str) -> int | None:
+    try:
+        return int(cell, 16 if cell.lower().startswith("0x") else 10)
+    except ValueError:
+        return None  # Not Active, N/A, an error: no mask
+
+
