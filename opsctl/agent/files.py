@@ -29,11 +29,11 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        with open(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ class Home:
     @classmethod
     def at(cls, text: str) -> Home:
         """The home that `text` names; a leading ~ is the target user's own home."""
-        return cls(Path(os.path.abspath(Path(text).expanduser())))
+        return cls(Path(text).expanduser().absolute())
 
     @property
     def envs(self) -> Path:

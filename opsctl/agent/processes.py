@@ -81,9 +81,8 @@ def is_alive(process: ProcessIdentity | None) -> bool:
 
 def pids() -> Iterator[int]:
     """The ids of all processes that we can see."""
-    for name in os.listdir(PROC):
-        if name.isdigit():
-            yield int(name)
+    with os.scandir(PROC) as entries:
+        yield from [int(entry.name) for entry in entries if entry.name.isdigit()]
 
 
 def _carries(pid: int, entry: bytes) -> bool:

@@ -54,9 +54,9 @@ def _members() -> Iterator[tuple[str, Path]]:
                 yield f"{prefix}/{path.relative_to(folder)}", path
     libtmux = _libtmux_folder()
     for path in sorted(libtmux.rglob("*.py")):
-        name = path.relative_to(libtmux)
-        if name.parts[0] not in ("test", "pytest_plugin.py"):
-            yield f"libtmux/{name}", path
+        inside = path.relative_to(libtmux)
+        if inside.parts[0] not in ("test", "pytest_plugin.py"):
+            yield f"libtmux/{inside}", path
 
 
 def _bytecode(name: str, source: bytes) -> bytes:

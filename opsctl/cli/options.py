@@ -1,0 +1,39 @@
+"""Options that every noun shares, and the one way from them to a workspace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from opsctl.ops.workspace import Workspace
+
+TargetName = Annotated[
+    str | None,
+    typer.Option("--target", "-t", envvar="OPSCTL_TARGET", help="Target to work on; default: default_target."),
+]
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", envvar="OPSCTL_CONFIG", help="Path of opsctl.yaml; default: the nearest one."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
+
+
+def noun(name: str, help_text: str) -> typer.Typer:
+    """A group of commands; help is plain text, so that showing it loads no renderer."""
+    return typer.Typer(
+        name=name,
+        help=help_text,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def workspace(config: Path | None, target: str | None) -> Workspace:
+    """The workspace that these options name."""
+    from opsctl.ops.workspace import open_workspace  # pydantic: 150 ms that `--help` must not pay
+
+    return open_workspace(config, target)
