@@ -26,6 +26,9 @@ EXIT_OK = 0
 EXIT_INTERRUPTED = 130
 EXIT_READER_GONE = 141
 EXIT_TERMINATED = 143
+# `exec` and `shell` pass the remote status through; these two are opsctl's own
+EXEC_TIMED_OUT = 124
+EXEC_FAULT = 125
 
 
 class OpsctlError(Exception):
@@ -132,6 +135,8 @@ EXIT_MEANINGS: dict[int, str] = {
             OpsctlError,
         )
     },
+    EXEC_TIMED_OUT: "`exec` alone: timed out; its other codes are the remote command's",
+    EXEC_FAULT: "`exec` alone: opsctl itself failed",
     EXIT_INTERRUPTED: "interrupted (Ctrl-C)",
     EXIT_READER_GONE: "the reader of our output went away",
     EXIT_TERMINATED: "terminated (SIGTERM)",

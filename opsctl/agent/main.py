@@ -17,6 +17,7 @@ from opsctl.errors import DiskFull, OpsctlError, UsageError
 # verb -> "module:function"; imported only when asked, so that a call costs what it uses
 VERBS: dict[str, str] = {
     "probe": "opsctl.agent.probe:probe",
+    "exec": "opsctl.agent.exec:run",
 }
 # what a run's pane or a recorder starts: `AGENT job NAME ARG...`, no client attached
 JOBS: dict[str, str] = {}

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from opsctl import __version__, ui
+from opsctl.cli.exec import exec_
 from opsctl.cli.init import init
 from opsctl.cli.options import noun
 from opsctl.errors import (
@@ -27,6 +28,7 @@ from opsctl.records import PROTOCOL
 
 app = noun("opsctl", "Environments, training runs and compile caches on GPU hosts that you own.")
 app.command()(init)
+app.command("exec")(exec_)
 
 
 def _show_version(wanted: bool) -> None:

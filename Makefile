@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# pip's find-links, where the machine has them, serve uv too
+export UV_FIND_LINKS ?= $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null || echo $(PIP_FIND_LINKS))
+
+.PHONY: demo test check bench install dev system clean
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+test: dev
+	$(BIN)/pytest
+
+check: dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: dev
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
+
+# The operator's side: no torch in it.
+install: system $(VENV)/installed
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+# What the tests need beside it: the tools, and the trainer's pinned set.
+dev: install $(VENV)/dev-installed
+$(VENV)/dev-installed: $(VENV)/installed env/cpu.lock
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m opsctl.install_set env/cpu.lock
+	touch $@
+
+# Programs of the system: named at once, and installed where we may.
+system:
+	@sh tools/system-packages.sh
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,117 @@
+"""What every test gets: a home of its own, the installed command, and services by mark."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REQUIRED = frozenset(filter(None, os.environ.get("OPSCTL_TEST_REQUIRE", "").split(",")))
+COMMAND = Path(sys.executable).with_name("opsctl")
+
+
+def _needs(program: str) -> Callable[[], str]:
+    return lambda: "" if shutil.which(program) else f"{program} is not installed"
+
+
+# mark -> why it cannot run here, "" where it can
+SERVICES: dict[str, Callable[[], str]] = {
+    "tmux": _needs("tmux"),
+    "ssh": lambda: "" if Path("/usr/sbin/sshd").exists() else "no sshd",
+    "docker": _needs("dockerd"),
+    "lxc": _needs("lxc-start"),
+    "root": lambda: "" if os.geteuid() == 0 else "not root",
+    "torch": lambda: "" if importlib.util.find_spec("torch") else "torch is not installed",
+}
+
+
+def pytest_report_header() -> list[str]:
+    """Which services this test run can use, and which must be there."""
+    found = {name: probe() or "ok" for name, probe in SERVICES.items()}
+    return [f"services: {found}", f"required: {sorted(REQUIRED)}"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip where a service is missing, and fail where it is required."""
+    for name, probe in SERVICES.items():
+        if item.get_closest_marker(name) is None:
+            continue
+        if reason := probe():
+            message = f"{name}: {reason}"
+            if name in REQUIRED:
+                pytest.fail(message + " (required by OPSCTL_TEST_REQUIRE)", pytrace=False)
+            pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user cache for the whole test run: the agent is packed once, not in each test."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """HOME is a folder of this test; no variable of the caller steers opsctl."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in [name for name in os.environ if name.startswith("OPSCTL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    return home
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One command line that ended."""
+
+    argv: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Its stdout as one JSON document."""
+        return json.loads(self.out)
+
+    def ok(self) -> Ended:
+        """Itself; fails the test if the command failed."""
+        assert self.code == 0, f"{self.argv} ended with {self.code}\n{self.out}\n{self.err}"
+        return self
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty project folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def opsctl(project: Path) -> Callable[..., Ended]:
+    """Run the installed command in the project folder: `opsctl("train", "list", "--json")`."""
+
+    def run(*words: str, timeout_s: float = 60.0, **environment: str) -> Ended:
+        done = subprocess.run(
+            [COMMAND, *words],
+            cwd=project,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        return Ended(words, done.returncode, done.stdout, done.stderr)
+
+    return run
