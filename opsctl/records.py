@@ -175,6 +175,24 @@ class RunRecord:
     schema: int = SCHEMA
 
 
+@dataclass(frozen=True)
+class RunStatus:
+    """A run as its files and /proc show it now.
+
+    `state` is starting, running, over, unwatched (the recorder died, the job lives) or lost (the
+    recorder died or the machine restarted, and nobody saw the end); `message` explains the last two.
+    """
+
+    run: RunRecord
+    state: str
+    verdict: Verdict
+    message: str = ""
+    exit: ExitRecord | None = None
+    log_bytes: int = 0
+    last_output: float | None = None  # when the job last wrote
+    sample: Sample | None = None  # the newest
+
+
 # --- detection: what goes in -----------------------------------------------------------------------
 
 

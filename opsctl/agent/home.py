@@ -103,5 +103,28 @@ class RunPaths:
         return self.folder / "verdict.json"
 
     @property
+    def old_telemetry(self) -> Path:
+        """Aggregates of what left `telemetry`, whose rows reach back 15 to 20 minutes."""
+        return self.folder / "telemetry.old.jsonl"
+
+    @property
+    def secrets(self) -> Path:
+        """A FIFO that lives until the recorder has read it once."""
+        return self.folder / "secrets.fifo"
+
+    @property
+    def stop_request(self) -> Path:
+        return self.folder / "stop.json"
+
+    @property
+    def recorder_log(self) -> Path:
+        """What the recorder has to say about itself; absent when all is well."""
+        return self.folder / "recorder.log"
+
+    @property
+    def error(self) -> Path:
+        return self.folder / "error.json"
+
+    @property
     def exit(self) -> Path:
         return self.folder / "exit.json"

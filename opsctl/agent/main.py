@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from opsctl.agent.session import Call, Session
@@ -21,6 +22,11 @@ VERBS: dict[str, str] = {
 }
 # what a run's pane or a recorder starts: `AGENT job NAME ARG...`, no client attached
 JOBS: dict[str, str] = {}
+
+
+def agent_argv() -> tuple[str, ...]:
+    """The words that start this same agent again, for long jobs and for what a recorder starts."""
+    return (sys.executable, str(Path(sys.argv[0]).absolute()))
 
 
 def _load(path: str) -> Callable[..., Any]:
