@@ -34,12 +34,12 @@ $(VENV)/installed: pyproject.toml
 dev: install $(VENV)/dev-installed
 $(VENV)/dev-installed: $(VENV)/installed env/cpu.lock
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	$(BIN)/python -m opsctl.install_set env/cpu.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r env/cpu.lock $(if $(strip $(UV_FIND_LINKS)),,--torch-backend cpu)
 	touch $@
 
 # Programs of the system: named at once, and installed where we may.
 system:
-	@sh tools/system-packages.sh
+	@PYTHON=$(PYTHON) sh tools/system-packages.sh
 
 clean:
 	rm -rf $(VENV)
