@@ -185,24 +185,39 @@ class Drafter(nn.Module):
         return out
 
     @torch.no_grad()
-    def draft_block(self, context_BSH: Tensor, block_embedding_BQH: Tensor, positions_BP: Tensor) -> Tensor:
+    def draft_block(
+        self,
+        context_BSH: Tensor,
+        block_embedding_BQH: Tensor,
+        positions_BP: Tensor,
+        context_mask_BS: Tensor | None = None,
+    ) -> Tensor:
         """Return the states [B, Q, H] of one block (Q = block size) given context features; eager, for decoding.
 
-        `context_BSH` holds what stands before the block and nothing else; positions are the context's, then the slots'.
+        Only what stands before the block may be seen: all of `context_BSH`, or where `context_mask_BS` is True, so that
+        rows of different lengths decode together. Positions are the context's, then the slots'.
         """
         rope = rotary(positions_BP, head_dim=self.config.head_dim, theta=self.config.rope_theta)
+        masks = {kind: self._block_mask(kind, positions_BP, context_BSH.shape[1], context_mask_BS) for kind in self.config.kinds}
         x_BQH = block_embedding_BQH
         for kind, layer in zip(self.config.layer_types, self.layers, strict=True):
-            x_BQH = layer(x_BQH, context_BSH, rope, self._block_mask(kind, positions_BP, x_BQH.shape[1]))
+            x_BQH = layer(x_BQH, context_BSH, rope, masks[kind])
         out: Tensor = self.norm(x_BQH)
         return out
 
-    def _block_mask(self, kind: LayerKind, positions_BP: Tensor, num_slots: int) -> Tensor | None:
+    def _block_mask(
+        self, kind: LayerKind, positions_BP: Tensor, num_context: int, context_mask_BS: Tensor | None
+    ) -> Tensor | None:
         """Return the mask [B, 1, Q, P] of a lone block, None where every key is seen."""
         window, is_causal = self.config.window_of(kind), self.config.is_causal(kind)
-        if window is None and not is_causal:
+        if window is None and not is_causal and context_mask_BS is None:
             return None
-        query_BQ1, key_B1P = positions_BP[:, -num_slots:, None], positions_BP[:, None, :]
-        sees = torch.ones_like(query_BQ1 >= key_B1P) if window is None else query_BQ1 - key_B1P < window
-        sees[..., -num_slots:] = key_B1P[..., -num_slots:] <= query_BQ1 if is_causal else True
-        return sees[:, None]
+        query_BQ1, key_B1P = positions_BP[:, num_context:, None], positions_BP[:, None, :]
+        sees_BQP = torch.ones_like(query_BQ1 >= key_B1P)
+        if window is not None:
+            sees_BQP[..., :num_context] &= (query_BQ1 - key_B1P < window)[..., :num_context]
+        if context_mask_BS is not None:
+            sees_BQP[..., :num_context] &= context_mask_BS[:, None, :]
+        if is_causal:
+            sees_BQP[..., num_context:] &= (key_B1P <= query_BQ1)[..., num_context:]
+        return sees_BQP[:, None]

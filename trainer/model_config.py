@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.shape import VerifierShape
+
 LayerKind = Literal["full_attention", "sliding_attention"]
 LAYER_KINDS: tuple[LayerKind, ...] = ("full_attention", "sliding_attention")
 
@@ -73,6 +75,8 @@ class DrafterConfig:
             found.append("sliding_window must be set where layer_types has sliding_attention")
         if not self.target_layer_ids or not all(0 <= i < self.num_target_layers for i in self.target_layer_ids):
             found.append(f"target_layer_ids must be within 0..{self.num_target_layers - 1} and not empty")
+        if len(set(self.target_layer_ids)) != len(self.target_layer_ids):
+            found.append("target_layer_ids must not repeat a layer")
         return found
 
     @property
@@ -181,3 +185,46 @@ def _layer_types(raw: Mapping[str, Any]) -> tuple[LayerKind, ...]:
     num_layers = raw["num_hidden_layers"]
     num_full = raw.get("max_window_layers", num_layers) if raw.get("use_sliding_window") else num_layers
     return tuple("full_attention" if index < num_full else "sliding_attention" for index in range(num_layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterRecipe:
+    """The drafter as a recipe asks for it; what is left open (None) is taken from the verifier.
+
+    `mask_token_id` has no default: a token that also means something else poisons training silently.
+    """
+
+    mask_token_id: int
+    block_size: int = 16
+    num_layers: int = 5
+    target_layer_ids: tuple[int, ...] | None = None
+    intermediate_size: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    layer_types: tuple[LayerKind, ...] | None = None
+    sliding_window: int | None = None
+    sliding_is_causal: bool = False
+
+    def config(self, verifier: VerifierShape) -> DrafterConfig:
+        """Return the drafter's config for a verifier; raises ValueError where the two do not fit."""
+        num_ids = max(1, min(self.num_layers, verifier.num_hidden_layers - 1))
+        return DrafterConfig(
+            hidden_size=verifier.hidden_size,  # fc maps K * H to H, so no other size is possible
+            intermediate_size=self.intermediate_size or verifier.intermediate_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_attention_heads or verifier.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads or verifier.num_key_value_heads,
+            head_dim=self.head_dim or verifier.head_dim,
+            vocab_size=verifier.vocab_size,
+            num_target_layers=verifier.num_hidden_layers,
+            block_size=self.block_size,
+            mask_token_id=self.mask_token_id,
+            target_layer_ids=self.target_layer_ids or spread_target_layers(verifier.num_hidden_layers, num_ids),
+            layer_types=self.layer_types or ("full_attention",) * self.num_layers,
+            sliding_window=self.sliding_window,
+            sliding_is_causal=self.sliding_is_causal,
+            rms_norm_eps=verifier.rms_norm_eps,
+            rope_theta=verifier.rope_theta,
+            max_position_embeddings=verifier.max_position_embeddings,
+        )
