@@ -1,0 +1,140 @@
+"""The command line: `python -m trainer train | prewarm | check | key`. The only place that turns errors into an exit.
+
+Heavy imports happen inside the commands, after the stop signals are in place, so that a signal is never lost to a
+process that is still loading torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainer.errors import EXIT_CHECK_SAYS_NO, EXIT_STOPPED, TrainerError
+from trainer.signals import StopRequested, StopSignals
+
+_OVERRIDES_HELP = "recipe values to replace, for example optim.lr=1e-3 data.rows=4"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace, StopSignals], int] = options.run
+    with StopSignals() as signals:
+        try:
+            return command(options, signals)
+        except StopRequested as stop:
+            _complain(f"stopped by {stop}")
+            return EXIT_STOPPED
+        except TrainerError as error:
+            _complain(str(error))
+            return error.exit_code
+        except RuntimeError as error:
+            return _compile_exit_code(error)
+
+
+def _compile_exit_code(error: RuntimeError) -> int:
+    """Return the status of a broken compile discipline; any other error is passed on."""
+    from trainer.compile import CompileError
+
+    if not isinstance(error, CompileError):
+        raise error
+    _complain(str(error))
+    return error.exit_code
+
+
+def _complain(text: str) -> None:
+    print(f"trainer: {text}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainer", description="Train a DFlash drafter for a language model.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_train(commands)
+    _add_prewarm(commands)
+    _add_check(commands)
+    _add_key(commands)
+    return parser
+
+
+def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, example: str) -> (
+    argparse.ArgumentParser
+):
+    return commands.add_parser(
+        name, help=text, description=text, epilog=f"example: python -m trainer {example}"
+    )
+
+
+def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Train a drafter in the working directory. Exit: 0 finished, 2 recipe, 3 non-finite loss, 4 compile, 75 stopped."
+    parser = _add(commands, "train", text, "train configs/demo.yaml steps=100")
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES_HELP)
+    parser.set_defaults(run=_train)
+
+
+def _train(options: argparse.Namespace, signals: StopSignals) -> int:
+    from trainer.recipe import load_recipe
+    from trainer.train import train
+
+    return train(load_recipe(options.recipe, options.overrides), folder=Path.cwd(), signals=signals)
+
+
+def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Compile all that a recipe needs into TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR, and say how warm it was."
+    parser = _add(commands, "prewarm", text, "prewarm configs/demo.yaml --require-warm")
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES_HELP)
+    parser.add_argument("--result", type=Path, metavar="FILE", help="write the report to this file as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--require-warm", action="store_true", help="exit 1 if anything had to be compiled")
+    parser.set_defaults(run=_prewarm)
+
+
+def _prewarm(options: argparse.Namespace, signals: StopSignals) -> int:
+    from trainer.files import write_json
+    from trainer.prewarm import prewarm
+    from trainer.recipe import load_recipe
+
+    report = prewarm(load_recipe(options.recipe, options.overrides))
+    if options.result:
+        write_json(options.result, report.as_dict())
+    print(json.dumps(report.as_dict()) if options.json else "\n".join(report.lines()))
+    return EXIT_CHECK_SAYS_NO if options.require_warm and not report.warmth.is_warm else 0
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Compare the trainer with the golden numbers of a case folder. Exit: 0 within tolerance, 1 beyond, 2 broken case."
+    parser = _add(commands, "check", text, "check tests/data/dflash/case1_basic_bs4_d1")
+    parser.add_argument("case", type=Path)
+    parser.add_argument("--attention", choices=("dense", "flex"), default="dense", help="flex has no gradients on the CPU")
+    parser.add_argument("--compiled", action="store_true", help="compile the functions, as training does")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace, signals: StopSignals) -> int:
+    from trainer.check import check_case
+    from trainer.compile import Discipline
+
+    wrap = Discipline().add if options.compiled else None
+    report = check_case(options.case, form=options.attention, wrap=wrap)
+    print(json.dumps(report.as_dict()) if options.json else "\n".join(report.lines()))
+    return 0 if report.is_within else EXIT_CHECK_SAYS_NO
+
+
+def _add_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Print what separates compile caches: torch, triton, CUDA, GPU models, Python ABI, CPU instruction set."
+    parser = _add(commands, "key", text, "key --json")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_key)
+
+
+def _key(options: argparse.Namespace, signals: StopSignals) -> int:
+    from trainer.cache_key import cache_key
+
+    key = cache_key()
+    print(json.dumps({"schema": 1, **key}) if options.json else "\n".join(f"{name}: {value}" for name, value in key.items()))
+    return 0
