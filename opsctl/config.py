@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from opsctl.errors import ConfigError
 
 FILE_NAME = "opsctl.yaml"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+# a name, a uid or uid:gid: it becomes a word of its own, and must not look like an option
+UserName = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9._-]*|[0-9]+(:[0-9]+)?)$", coerce_numbers_to_str=True)]
 
 
 class Section(BaseModel):
@@ -24,13 +26,43 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class ContainerConfig(Section):
+    """A container on the host: `none`, or one of docker, lxc and pct, and perhaps a user inside."""
+
+    docker: Name | None = None
+    lxc: Name | None = None
+    pct: Annotated[int, Field(ge=100, le=999_999_999)] | None = None
+    user: UserName | None = None
+
+    @model_validator(mode="after")
+    def _is_one_container(self) -> ContainerConfig:
+        kinds = [kind for kind in ("docker", "lxc", "pct") if getattr(self, kind) is not None]
+        if len(kinds) > 1:
+            raise ValueError(f"{' and '.join(kinds)} exclude each other")
+        if self.user and not kinds:
+            raise ValueError("`user` needs docker, lxc or pct beside it")
+        if self.user and self.user[0].isdigit() and kinds != ["docker"]:
+            raise ValueError(f"user {self.user!r} must be a name: only docker takes a number")
+        return self
+
+
 class TargetConfig(Section):
     """Where things run."""
 
     host: Literal["local"] = "local"
-    container: Literal["none"] = "none"
+    container: ContainerConfig = ContainerConfig()
     home: str = "~/.opsctl"
     python: str = "python3"
+    become: tuple[str, ...] = ()
+
+    @field_validator("container", mode="before")
+    @classmethod
+    def _short_container(cls, value: Any) -> Any:
+        if value == "none":
+            return ContainerConfig()
+        if value is None or isinstance(value, str):
+            raise ValueError(f"{value!r} is neither `none` nor like {{docker: NAME}}, {{lxc: NAME}}, {{pct: 200}}")
+        return value
 
 
 class EnvConfig(Section):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl import config as configuration
-from opsctl.config import Config, TargetConfig
+from opsctl.config import Config, ContainerConfig, TargetConfig
 from opsctl.target.client import AgentClient
-from opsctl.target.container import NoContainer
-from opsctl.target.host import LocalHost
+from opsctl.target.container import Container, Docker, Lxc, NoContainer, Pct
+from opsctl.target.host import Host, LocalHost
 from opsctl.target.target import Target
 
 
@@ -26,9 +26,25 @@ def operator_name() -> str:
     return f"{user}@{platform.node()}"
 
 
+def build_host(settings: TargetConfig) -> Host:
+    """The host that these settings describe; connects to nothing."""
+    return LocalHost()
+
+
+def build_container(settings: ContainerConfig) -> Container:
+    """The container that these settings describe."""
+    user = settings.user or ""
+    if settings.docker is not None:
+        return Docker(settings.docker, user)
+    if settings.lxc is not None:
+        return Lxc(settings.lxc, user)
+    return NoContainer() if settings.pct is None else Pct(settings.pct, user)
+
+
 def build_target(name: str, settings: TargetConfig) -> Target:
     """The target that these settings describe."""
-    return Target(name, LocalHost(), NoContainer(), home=settings.home, python=settings.python)
+    host, container = build_host(settings), build_container(settings.container)
+    return Target(name, host, container, home=settings.home, python=settings.python, become=settings.become)
 
 
 @dataclass(frozen=True)

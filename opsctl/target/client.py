@@ -73,6 +73,8 @@ class AgentClient:
             self._ask(channel, request or {}, uploads)
             threading.Thread(target=_beat, args=(channel, stop_beating), name="beat", daemon=True).start()
             yield from self._messages(lines)
+        except Disconnected as error:
+            raise self.target.explained(error) from None
         finally:
             stop_beating.set()
             channel.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,23 +23,42 @@ def test_the_example_loads_and_shows_the_defaults() -> None:
     assert config.env == type(config.env)()
 
 
-def _missing(model: type[Section], data: object, place: str) -> list[str]:
-    """The fields of `model` that `data` does not show, by key path."""
-    assert isinstance(data, dict), place
-    missing = [f"{place}.{name}" for name in model.model_fields if name not in data]
+def _known(model: type[Section], place: str) -> Iterator[str]:
+    """The key paths below `place` that `model` takes; `*` stands for a name of the user's."""
     for name, field in model.model_fields.items():
-        inner = list(_models_in(field.annotation))
-        value = data.get(name)
-        if not inner or not value:
-            continue
-        is_mapping = "dict" in str(field.annotation)
-        for key, one in value.items() if is_mapping else [(name, value)]:
-            missing += _missing(inner[0], one, f"{place}.{key}")  # type: ignore[arg-type]  # all models are sections
-    return missing
+        yield f"{place}.{name}"
+        inside = f"{place}.{name}.*" if "dict" in str(field.annotation) else f"{place}.{name}"
+        for inner in _models_in(field.annotation):
+            yield from _known(inner, inside)  # type: ignore[arg-type]  # all models are sections
+
+
+def _shown(model: type[Section], data: object, place: str) -> Iterator[str]:
+    """The key paths below `place` that `data` shows; a short form such as `none` shows none."""
+    for name, value in data.items() if isinstance(data, dict) else ():
+        yield f"{place}.{name}"
+        annotation = model.model_fields[name].annotation
+        for inner in _models_in(annotation):
+            values = value.values() if "dict" in str(annotation) else [value]
+            inside = f"{place}.{name}.*" if "dict" in str(annotation) else f"{place}.{name}"
+            for one in values:
+                yield from _shown(inner, one, inside)  # type: ignore[arg-type]  # all models are sections
+
+
+def _with_commented_targets() -> str:
+    """The example with the targets that stand in it as comments."""
+    return re.sub(r"^  # ", "  ", example(), flags=re.MULTILINE)
+
+
+def test_the_commented_targets_are_valid() -> None:
+    parsed = parse(_with_commented_targets(), PATH)
+    assert [one.pct for one in (target.container for target in parsed.targets.values()) if one.pct] == [200]
 
 
 def test_the_example_shows_every_key() -> None:
-    assert _missing(Config, yaml.safe_load(example()), "opsctl") == []
+    shown = set(_shown(Config, yaml.safe_load(_with_commented_targets()), "opsctl"))
+    # secrets are the one section that a comment beside an empty default explains
+    missing = {path for path in _known(Config, "opsctl") if path not in shown and ".secrets." not in path}
+    assert missing == set()
 
 
 def test_the_example_beside_the_readme_is_the_shipped_one() -> None:
@@ -55,8 +76,29 @@ def test_the_example_beside_the_readme_is_the_shipped_one() -> None:
     ],
 )
 def test_a_bad_key_is_named_with_its_place(body: str, line: int, said: str, hint: str) -> None:
+    _refused(HEAD + body, line, said, hint)
+
+
+@pytest.mark.parametrize(
+    ("container", "said", "hint"),
+    [
+        ("nnoe", "targets.a.container: 'nnoe' is neither `none` nor like {docker: NAME}", ""),
+        ("{dokcer: x}", "unknown key 'targets.a.container.dokcer'", "did you mean 'docker'?"),
+        ("{docker: '-x'}", "targets.a.container.docker", ""),
+        ("{docker: x, user: '-u'}", "targets.a.container.user", ""),
+        ("{docker: x, lxc: y}", "targets.a.container: docker and lxc exclude each other", ""),
+        ("{user: x}", "targets.a.container: `user` needs docker, lxc or pct beside it", ""),
+        ("{lxc: x, user: 1000}", "targets.a.container: user '1000' must be a name", ""),
+        ("{pct: 99}", "targets.a.container.pct", ""),
+    ],
+)
+def test_a_bad_container_is_named_with_its_place(container: str, said: str, hint: str) -> None:
+    _refused(f"default_target: a\ntargets:\n  a:\n    container: {container}\n", 4, said, hint)
+
+
+def _refused(text: str, line: int, said: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(HEAD + body, PATH)
+        parse(text, PATH)
     assert caught.value.message.startswith(f"opsctl.yaml:{line}: ")
     assert said in caught.value.message
     assert hint in caught.value.hint
