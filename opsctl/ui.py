@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opsctl.errors import OpsctlError
@@ -50,6 +51,20 @@ def raw(data: bytes) -> None:
     """Pass bytes through to stdout as they are, at once."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def is_screen() -> bool:
+    """Whether stdout is a terminal that can be drawn on."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+@contextlib.contextmanager
+def live(renderable: RenderableType, *, rate_hz: float = 2.0) -> Iterator[Callable[[], None]]:
+    """Keep a renderable on the whole terminal while the block runs; yields what draws it at once."""
+    from rich.live import Live
+
+    with Live(renderable, console=console(), screen=True, refresh_per_second=rate_hz) as shown:
+        yield shown.refresh
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:

@@ -17,6 +17,7 @@ from opsctl import __version__, ui
 from opsctl.cli.exec import exec_
 from opsctl.cli.init import init
 from opsctl.cli.options import noun
+from opsctl.cli.watch import watch
 from opsctl.errors import (
     EXIT_INTERRUPTED,
     EXIT_READER_GONE,
@@ -29,6 +30,7 @@ from opsctl.records import PROTOCOL
 app = noun("opsctl", "Environments, training runs and compile caches on GPU hosts that you own.")
 app.command()(init)
 app.command("exec")(exec_)
+app.command()(watch)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,137 @@
+"""`opsctl watch`: one run as a live screen, as rows of text or as JSON, until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opsctl import ui
+from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.records import SCHEMA, to_json
+
+if TYPE_CHECKING:
+    from opsctl.ops.watch_state import WatchEvent, WatchState
+
+    Step = tuple[WatchEvent, WatchState]
+
+
+def watch(
+    run: Annotated[
+        str, typer.Argument(help="Id or name of the run; default: the newest live one, else the newest.")
+    ] = "",
+    once: Annotated[bool, typer.Option("--once", help="Show how the run is now, and exit by its verdict.")] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="End with 1 as soon as the run crashed, hangs or fell back to eager.")
+    ] = False,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Watch a run live: verdict with evidence, progress, GPUs and log, until it ends.
+
+    The exit code is 0 finished (--once: or all well), 1 crashed, hung, degraded or eager, 4 unknown, 75 stopped.
+
+    Example: opsctl watch
+
+    Example: opsctl watch --once --json
+    """
+    from opsctl.ops import watch as runs
+    from opsctl.ops.watch_state import exit_code
+
+    space = workspace(config, target)
+    events = runs.look(space, run) if once else runs.watch(space, run)
+    with (
+        contextlib.closing(events),
+        contextlib.closing(_steps(events, space.target.name, fail_fast=fail_fast)) as steps,
+    ):
+        try:
+            state = _view(once=once, as_json=as_json)(steps)
+        except KeyboardInterrupt:
+            ui.say("stopped watching; the run itself goes on")
+            raise
+    raise typer.Exit(exit_code(state.verdict.verdict))
+
+
+def _steps(events: Iterable[WatchEvent], target: str, *, fail_fast: bool) -> Generator[Step, None, None]:
+    """Each event with the state after it; ends early where a failing verdict is the end."""
+    from opsctl.ops.watch_state import FAILING, WatchState, observe
+
+    state = WatchState(target)
+    for event in events:
+        state = observe(state, event)
+        yield event, state
+        if fail_fast and state.is_caught_up and state.verdict.verdict in FAILING:
+            return
+
+
+def _view(*, once: bool, as_json: bool) -> Callable[[Iterator[Step]], WatchState]:
+    """What shows the steps, and returns the last state."""
+    if once:
+        return _once_json if as_json else _once
+    if as_json:
+        return _json_lines
+    return _live if ui.is_screen() else _plain
+
+
+def _last(steps: Iterable[Step]) -> WatchState:
+    *_, (_, state) = steps  # never empty: a stream begins with a status, or raises
+    return state
+
+
+def _json_lines(steps: Iterator[Step]) -> WatchState:
+    for event, state in steps:  # noqa: B007 - the last state is the answer
+        ui.json_line(event_json(event))
+    return state
+
+
+def event_json(event: WatchEvent) -> dict[str, Any]:
+    """One row of `--json`: the event's name, when it was seen, and the record's own fields."""
+    return {"schema": SCHEMA, "event": event.kind, "time": event.time, **event.record}
+
+
+def _once(steps: Iterator[Step]) -> WatchState:
+    from opsctl.cli.screen import End
+
+    state = _last(steps)
+    ui.show(End(state, time.time()))
+    return state
+
+
+def _once_json(steps: Iterator[Step]) -> WatchState:
+    state = _last(steps)
+    ui.document(state_json(state))
+    return state
+
+
+def state_json(state: WatchState) -> dict[str, Any]:
+    """The one document of `--once --json`: the status with findings, last metrics and last rows of the log."""
+    status = to_json(state.status) if state.status else {}
+    rows = [row.text for row in state.log_rows]
+    last = state.metrics[-1] if state.metrics else None
+    return {**status, "target": state.target, "findings": to_json(state.findings), "metrics": last, "log": rows}
+
+
+def _plain(steps: Iterator[Step]) -> WatchState:
+    from opsctl.cli.plain import PlainRows
+
+    rows = PlainRows()
+    for event, state in steps:
+        for row in rows.after(state, event):
+            ui.text(row)
+    return state
+
+
+def _live(steps: Iterator[Step]) -> WatchState:
+    from opsctl.cli.screen import End, Screen
+
+    _, newest = next(steps)
+    with ui.live(Screen(lambda: newest, time.time)) as draw:
+        for event, newest in steps:  # noqa: B007 - the screen reads `newest` whenever it is drawn
+            if event.kind in ("status", "verdict", "link", "exit"):
+                draw()
+    ui.show(End(newest, time.time()))
+    return newest

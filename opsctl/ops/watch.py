@@ -1,0 +1,129 @@
+"""Follows a run through lost links: events in order, no byte of the log lost, nothing told twice."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tenacity
+
+from opsctl.errors import ProtocolError, TargetError
+from opsctl.ops.watch_state import WatchEvent
+from opsctl.ops.workspace import Workspace
+from opsctl.target.client import AgentClient, Message
+
+LOG_TAIL_LINES = 100
+_BACKLOG_KINDS = frozenset({"finding", "metrics", "sample"})
+_REMEMBERED = 1000  # more rows than a backlog holds
+
+
+def look(workspace: Workspace, run: str = "") -> Generator[WatchEvent, None, None]:
+    """What is known about a run now; raises TargetError where the target cannot be reached.
+
+    `run` is an id or a name; "" is the newest live run, else the newest one.
+    """
+    request = {"run": run, "once": True, "log_tail_lines": LOG_TAIL_LINES, "from_byte": None}
+    for message in workspace.client.stream("run-watch", request):
+        yield from _events(message)
+
+
+def watch(workspace: Workspace, run: str = "") -> Generator[WatchEvent, None, None]:
+    """What happens to a run until it is over; the last event is its status then.
+
+    A link that is lost later gives a `link` event and is taken up again with growing pauses, for as
+    long as it takes; a first contact that fails raises TargetError. Closing the generator ends the call.
+    """
+    yield from _Follower(workspace.client, run).events()
+
+
+def _events(message: Message) -> Iterator[WatchEvent]:
+    if message["type"] == "record":
+        yield WatchEvent(time.time(), message["kind"], message["record"])
+    elif message["type"] == "result":
+        yield WatchEvent(time.time(), "status", message["result"])
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A call that has answered, with its first message."""
+
+    first: Message
+    rest: Generator[Message, None, None]
+
+    def messages(self) -> Iterator[Message]:
+        yield self.first
+        yield from self.rest
+
+
+class _Follower:
+    """One watch: where it stands in the log, and which rows it has passed on."""
+
+    def __init__(self, client: AgentClient, run: str) -> None:
+        self._client = client
+        self._run = run
+        self._from_byte: int | None = None
+        self._passed_on: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        self._is_resumed = False
+
+    def events(self) -> Generator[WatchEvent, None, None]:
+        stream = self._open()
+        while True:
+            try:
+                with contextlib.closing(stream.rest):
+                    yield from self._pass_on(stream)
+                return
+            except TargetError as error:
+                yield _link(is_up=False, problem=error.message)
+            stream = self._reopen()
+            yield _link(is_up=True)
+
+    def _open(self) -> _Stream:
+        request = {"run": self._run, "once": False, "log_tail_lines": LOG_TAIL_LINES, "from_byte": self._from_byte}
+        rest = self._client.stream("run-watch", request)
+        return _Stream(next(rest), rest)
+
+    def _reopen(self) -> _Stream:
+        self._is_resumed = True
+        again: tenacity.Retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(TargetError),
+            wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
+        )
+        return again(self._open)
+
+    def _pass_on(self, stream: _Stream) -> Iterator[WatchEvent]:
+        for message in stream.messages():
+            for event in _events(message):
+                if self._is_news(event):
+                    yield event
+            if message["type"] == "result":
+                return
+        raise ProtocolError("run-watch ended without a result")
+
+    def _is_news(self, event: WatchEvent) -> bool:
+        """Whether this event was not passed on before; remembers where to resume."""
+        if event.kind == "status":
+            self._run = event.record["run"]["run_id"]  # a resumed watch stays with this run
+        elif event.kind == "log":
+            self._from_byte = event.record["end"]
+        elif event.kind == "caught_up":
+            self._is_resumed = False
+        elif event.kind in _BACKLOG_KINDS:
+            key = _key(event)
+            if self._is_resumed and key in self._passed_on:
+                return False
+            self._passed_on.append(key)
+        return True
+
+
+def _key(event: WatchEvent) -> str:
+    return json.dumps([event.kind, event.record], sort_keys=True)
+
+
+def _link(*, is_up: bool, problem: str = "") -> WatchEvent:
+    record: dict[str, Any] = {"is_up": is_up, "problem": problem}
+    return WatchEvent(time.time(), "link", record)
