@@ -176,6 +176,15 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class StopRequest:
+    """stop.json: who asked that a run stops, and how long its job may take for that."""
+
+    operator: str
+    time: float
+    grace_s: float | None = None  # None = the run's own
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """A run as its files and /proc show it now.
 
@@ -282,7 +291,7 @@ class End:
     oom_killed: bool | None = None  # a cgroup record said so; None = unreadable
 
 
-Event = Line | Sample | Tick | End if typing.TYPE_CHECKING else typing.Union[Line, Sample, Tick, End]
+Event = typing.Union[Line, Sample, Tick, End]
 
 
 # --- detection: what comes out ---------------------------------------------------------------------

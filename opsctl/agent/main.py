@@ -19,9 +19,19 @@ from opsctl.errors import DiskFull, OpsctlError, UsageError
 VERBS: dict[str, str] = {
     "probe": "opsctl.agent.probe:probe",
     "exec": "opsctl.agent.exec:run",
+    "run-start": "opsctl.agent.run_start:start",
+    "run-list": "opsctl.agent.run_queries:list_runs",
+    "run-status": "opsctl.agent.run_queries:show_status",
+    "run-wait": "opsctl.agent.run_queries:wait",
+    "run-logs": "opsctl.agent.run_logs:logs",
+    "run-watch": "opsctl.agent.run_watch:watch",
+    "run-stop": "opsctl.agent.run_stop:stop",
 }
 # what a run's pane or a recorder starts: `AGENT job NAME ARG...`, no client attached
-JOBS: dict[str, str] = {}
+JOBS: dict[str, str] = {
+    "recorder": "opsctl.agent.recorder.main:record",
+    "notify": "opsctl.agent.recorder.notify:deliver",
+}
 
 
 def agent_argv() -> tuple[str, ...]:

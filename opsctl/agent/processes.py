@@ -85,12 +85,18 @@ def pids() -> Iterator[int]:
         yield from [int(entry.name) for entry in entries if entry.name.isdigit()]
 
 
-def _carries(pid: int, entry: bytes) -> bool:
+def environ(pid: int) -> tuple[bytes, ...]:
+    """The NAME=VALUE entries that a process was started with; () where it is gone or another user's."""
     try:
         data = (PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-    return entry in data.split(b"\0")
+        return ()
+    return tuple(data.split(b"\0"))
+
+
+def run_entry(run_id: str) -> bytes:
+    """The entry that every process of a run carries."""
+    return f"{RUN_ID_VARIABLE}={run_id}".encode()
 
 
 def carrying(run_id: str) -> tuple[int, ...]:
@@ -99,8 +105,8 @@ def carrying(run_id: str) -> tuple[int, ...]:
     The environment survives setsid, double forks and reparenting; torchrun gives each rank a
     session of its own, so that groups and sessions would miss them.
     """
-    entry = f"{RUN_ID_VARIABLE}={run_id}".encode()
-    return tuple(pid for pid in pids() if _carries(pid, entry))
+    entry = run_entry(run_id)
+    return tuple(pid for pid in pids() if entry in environ(pid))
 
 
 def sample(members: tuple[int, ...]) -> ProcessSample:

@@ -1,0 +1,61 @@
+"""Which run holds which GPU: one file a GPU and run, valid while the run lives, whoever died meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from opsctl.agent.files import read_record, write_record
+from opsctl.agent.home import Home
+from opsctl.agent.processes import is_alive
+from opsctl.errors import Busy
+from opsctl.records import GpuSample, LockOwner
+
+FOREIGN_LIMIT_MIB = 500.0
+IsLive = Callable[[str], bool]
+
+
+def _lease(folder: Path, uuid: str, run_id: str) -> Path:
+    return folder / f"gpu-{uuid}.{run_id}.lease"
+
+
+def holders(home: Home, uuid: str, is_live: IsLive) -> Iterator[tuple[str, LockOwner]]:
+    """The runs that hold a GPU and who started them; what dead runs left is cleared away."""
+    for path in sorted(home.locks.glob(f"gpu-{uuid}.*.lease")):
+        run_id = path.name.removeprefix(f"gpu-{uuid}.").removesuffix(".lease")
+        owner = read_record(LockOwner, path)
+        if owner is None:
+            continue
+        if is_live(run_id) or is_alive(owner.process):
+            yield run_id, owner
+        else:
+            path.unlink(missing_ok=True)
+
+
+def refuse_taken(home: Home, gpus: tuple[GpuSample, ...], is_live: IsLive) -> None:
+    """Raise Busy, saying who, since when and what for, if a run or a stranger works on one of the GPUs."""
+    for gpu in gpus:
+        for run_id, owner in holders(home, gpu.uuid, is_live):
+            since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(owner.since))
+            raise Busy(
+                f"GPU {gpu.index} is held by run {run_id} of {owner.operator} since {since}",
+                hint="stop that run, choose other GPUs, or add --share",
+            )
+        if gpu.used_mib is not None and gpu.used_mib > FOREIGN_LIMIT_MIB:
+            raise Busy(
+                f"GPU {gpu.index} holds {gpu.used_mib:.0f} MiB of a process that is no run of opsctl",
+                hint="`nvidia-smi` on the target names the process; choose other GPUs, or add --share",
+            )
+
+
+def take(home: Home, gpus: tuple[GpuSample, ...], run_id: str, owner: LockOwner) -> None:
+    """Note that a run holds these GPUs."""
+    for gpu in gpus:
+        write_record(_lease(home.locks, gpu.uuid, run_id), owner)
+
+
+def release(home: Home, run_id: str) -> None:
+    """Give back all GPUs of a run."""
+    for path in home.locks.glob(f"gpu-*.{run_id}.lease"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""Feeds what the recorder sees to the detection folds and publishes findings and the verdict."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from opsctl.agent.home import RunPaths
+from opsctl.agent.recorder.log import AppendFile
+from opsctl.detect import lines, watcher
+from opsctl.records import End, Event, Finding, Line, RunSpec, Sample, Tick, Verdict, to_json
+
+PUBLISH_PERIOD_S = 0.2
+OnChange = Callable[[Verdict, Verdict | None], None]
+
+
+def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...]) -> watcher.Context:
+    """What a run's request says about the job before it says anything itself."""
+    return watcher.Context(compile_expected=spec.expect_compiled, gpus=spec.gpus, gpu_uuids=gpu_uuids)
+
+
+def _write_quickly(path: Path, data: bytes) -> None:
+    """Whole or not at all for readers, but not safe against a power cut: it is replaced all the time."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+class Detection:
+    """One job's watch; a fault in a fold ends the watch, never the recording."""
+
+    def __init__(self, paths: RunPaths, *, on_change: OnChange, complain: Callable[[str], None]) -> None:
+        self._paths = paths
+        self._on_change = on_change
+        self._complain = complain
+        self._findings = AppendFile(paths.findings)
+        self._context = watcher.Context()
+        self._state: watcher.State | None = None
+        self._lines: dict[str, lines.LineState] = {}
+        self._fault = ""
+        self._is_dirty = False
+        self._published = 0.0
+        self.verdict = Verdict("starting")
+        self._shown: Verdict | None = None
+        self._is_saved = True
+
+    def begin(self, context: watcher.Context, now: float, *, log_offset: int) -> None:
+        """Watch a new attempt, which knows nothing of the one before."""
+        self._context = context
+        self._state = watcher.start(context, now)
+        self._lines = {"log": lines.LineState(offset=log_offset)}
+        self._fault = ""
+        self._is_dirty = True
+
+    def data(self, source: str, data: bytes, start: int, now: float) -> None:
+        """Output or metrics, as they lie in their file at `start`."""
+        state = self._lines.get(source, lines.LineState(offset=start))
+        if state.offset + len(state.pending) != start:  # some bytes in between were lost
+            state = lines.LineState(offset=start)
+        self._lines[source], rows = lines.split(state, data, now)
+        for row in rows:
+            self.event(row if source == "log" else replace(row, source=source))
+
+    def kernel_row(self, text: str, now: float) -> None:
+        """One row of the kernel's log."""
+        self.event(Line(now, text, source="kernel"))
+
+    def sample(self, sample: Sample) -> None:
+        """GPUs and processes at one moment."""
+        self.event(sample)
+
+    def tick(self, now: float) -> None:
+        """Time passed."""
+        self.event(Tick(now))
+
+    def end(self, end: End) -> None:
+        """The job ended; what stands in a row not ended counts too."""
+        for source in list(self._lines):
+            self._lines[source], rows = lines.flush(self._lines[source], end.time)
+            for row in rows:
+                self.event(replace(row, source=source))
+        self.event(end)
+
+    def event(self, event: Event) -> None:
+        """Fold one event in."""
+        if self._state is None or self._fault:
+            return
+        try:
+            self._state, findings = watcher.observe(self._state, event)
+        except Exception as error:  # noqa: BLE001 - a bug in a rule must not cost the run its log and exit record
+            self._break(error)
+            return
+        self._is_dirty = True
+        for finding in findings:
+            self.add(finding)
+
+    def add(self, finding: Finding) -> None:
+        """Publish a finding, whoever made it."""
+        self._findings.append(json.dumps(to_json(finding), separators=(",", ":")).encode() + b"\n")
+
+    def _break(self, error: Exception) -> None:
+        self._complain("detection stopped:\n" + "".join(traceback.format_exception(error)))
+        self._fault = f"opsctl's own detection failed: {type(error).__name__}: {error}"
+        self._is_dirty = True
+
+    def publish(self, now: float, *, at_once: bool = False) -> None:
+        """Judge anew and write verdict.json where it changed; a change of the verdict never waits."""
+        if not self._is_dirty or self._state is None:
+            return
+        self.verdict = self._judge(now)
+        is_news = self._shown is None or _headline(self.verdict) != _headline(self._shown)
+        if not is_news and not at_once and now - self._published < PUBLISH_PERIOD_S:
+            return
+        self._is_dirty = False
+        if self.verdict != self._shown:
+            self.show(self.verdict, now)
+
+    def _judge(self, now: float) -> Verdict:
+        if not self._fault and self._state is not None:
+            try:
+                verdict = watcher.judge(self._state)
+            except Exception as error:  # noqa: BLE001 - as in `event`
+                self._break(error)
+            else:
+                same = self._shown is not None and _headline(verdict) == _headline(self._shown)
+                return replace(verdict, since=self._shown.since) if same and self._shown else verdict
+        return Verdict("unknown", "cause_unknown", since=now, evidence=(self._fault,))
+
+    def show(self, verdict: Verdict, now: float) -> None:
+        """Make `verdict` the run's verdict."""
+        before, self._shown = self._shown, verdict
+        self.verdict = verdict
+        self._published = now
+        self._save()
+        if before is None or _headline(before) != _headline(verdict):
+            self._on_change(verdict, before)
+
+    def _save(self) -> None:
+        try:
+            _write_quickly(self._paths.verdict, json.dumps(to_json(self._shown)).encode() + b"\n")
+            self._is_saved = True
+        except OSError:  # disk full: `retry` comes back to it
+            self._is_saved = False
+
+    def retry(self) -> None:
+        """Try again to write what waits for space."""
+        self._findings.retry()
+        if not self._is_saved:
+            self._save()
+
+    def close(self) -> None:
+        """Bring everything to the disk."""
+        self._findings.close()
+
+
+def _headline(verdict: Verdict) -> tuple[str, str]:
+    return verdict.verdict, verdict.cause

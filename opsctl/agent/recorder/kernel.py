@@ -1,0 +1,80 @@
+"""What the kernel says: processes it killed for memory, and its own log where we may read it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_CHUNK_BYTES = 8192
+
+
+def cgroup_folders(cgroups: str, mounts: str) -> Iterator[tuple[Path, str]]:
+    """The folders that hold a process's memory counters, and the counter file in each.
+
+    `cgroups` is /proc/PID/cgroup, `mounts` /proc/PID/mountinfo. A container without a cgroup namespace
+    names the host's path, while its mount shows only the part below the mount's root.
+    """
+    paths: dict[str, str] = {}
+    for row in cgroups.splitlines():
+        _, controllers, path = row.split(":", 2)
+        paths["" if not controllers else "memory" if "memory" in controllers.split(",") else controllers] = path
+    for row in mounts.splitlines():
+        fields, _, kind = row.partition(" - ")
+        _, _, _, root, point = fields.split(" ")[:5]
+        system, _, options = kind.split(" ", 2)
+        if system == "cgroup2" and "" in paths:
+            yield _below(point, root, paths[""]), "memory.events"
+        elif system == "cgroup" and "memory" in options.split(",") and "memory" in paths:
+            yield _below(point, root, paths["memory"]), "memory.oom_control"
+
+
+def _below(point: str, root: str, path: str) -> Path:
+    inner = path.removeprefix(root.rstrip("/")) if path.startswith(root) else "/"
+    return Path(point + inner)
+
+
+def oom_kills(pid: int) -> int | None:
+    """How many processes the kernel has killed for memory in this process's cgroup; None = unreadable."""
+    proc = Path("/proc") / str(pid)
+    with contextlib.suppress(OSError, ValueError):  # gone, hidden, or a form we do not know: unreadable
+        folders = list(cgroup_folders((proc / "cgroup").read_text(), (proc / "mountinfo").read_text()))
+        counts = [count for folder, name in folders if (count := _count(folder / name)) is not None]
+        return max(counts) if counts else None
+    return None
+
+
+def _count(path: Path) -> int | None:
+    try:
+        match = _OOM_KILL.search(path.read_text())
+    except OSError:
+        return None
+    return int(match.group(1)) if match else None
+
+
+def open_kernel_log() -> int | None:
+    """A descriptor that gives rows from now on; None where this process may not read them."""
+    with contextlib.suppress(OSError):  # not permitted in most containers: said once by the caller
+        descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(descriptor, 0, os.SEEK_END)
+        return descriptor
+    return None
+
+
+def kernel_rows(descriptor: int) -> Iterator[str]:
+    """The rows that came since the last call, as dmesg shows them without its time."""
+    while True:
+        try:
+            record = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # the ring buffer overtook us; the next read goes on behind the gap
+            continue
+        except OSError:
+            return
+        if not record:
+            return
+        yield record.partition(b";")[2].split(b"\n", 1)[0].decode(errors="replace")

@@ -1,0 +1,21 @@
+"""The run's processes, found anew at every sample without reading every environment each time."""
+
+from __future__ import annotations
+
+from opsctl.agent.processes import environ, pids, run_entry, sample
+from opsctl.records import ProcessSample
+
+
+class Members:
+    """Remembers which pids carry the run's id; a pid is read once, as long as it stays."""
+
+    def __init__(self, run_id: str) -> None:
+        self._entry = run_entry(run_id)
+        self._carries: dict[int, bool] = {}
+
+    def sample(self, first: int) -> ProcessSample:
+        """States, CPU time and memory of the run now, the process `first` in front."""
+        seen = {pid: self._carries[pid] if pid in self._carries else self._entry in environ(pid) for pid in pids()}
+        self._carries = seen
+        others = tuple(pid for pid, carries in seen.items() if carries and pid != first)
+        return sample((first, *others))

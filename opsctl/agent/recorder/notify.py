@@ -1,0 +1,113 @@
+"""Tells people and monitors: a queue in the recorder, and a bounded child that does the talking."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from opsctl.agent.recorder.loop import Loop
+from opsctl.records import Notify, to_json
+
+LIMIT_S = 20.0
+HEARTBEAT_PERIOD_S = 60.0
+MAX_WAITING = 32
+
+
+class Notifier:
+    """Runs one child at a time and never waits for it; the oldest of too many messages is dropped."""
+
+    def __init__(self, loop: Loop, policy: Notify, argv: tuple[str, ...]) -> None:
+        self._loop = loop
+        self._policy = policy
+        self._argv = argv
+        self._waiting: collections.deque[dict[str, Any]] = collections.deque(maxlen=MAX_WAITING)
+        self._child: subprocess.Popen[bytes] | None = None
+        if policy.heartbeat:
+            loop.every(HEARTBEAT_PERIOD_S, self._beat)
+
+    @property
+    def pid(self) -> int | None:
+        """The child that talks now."""
+        return self._child.pid if self._child else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to say."""
+        return self._child is None and not self._waiting
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Pass a message on to the command and the webhook."""
+        if self._policy.command or self._policy.webhook:
+            self._waiting.append({"notify": to_json(self._policy), "message": message})
+            self._next()
+
+    def _beat(self) -> None:
+        self._waiting.append({"notify": {"heartbeat": self._policy.heartbeat}, "message": None})
+        self._next()
+
+    def _next(self) -> None:
+        if self._child is not None or not self._waiting:
+            return
+        data = json.dumps(self._waiting.popleft()).encode()
+        child = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._child = child
+        assert child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it failed at once; its exit is all there is to know
+            child.stdin.write(data)  # a few KiB: fits in the pipe
+            child.stdin.close()
+        self._loop.later(LIMIT_S, lambda: self._kill(child.pid))
+
+    def _kill(self, pid: int) -> None:
+        if pid == self.pid:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.killpg(pid, signal.SIGKILL)
+
+    def ended(self, status: int) -> None:
+        """The child was reaped."""
+        if self._child is not None:
+            self._child.returncode = os.waitstatus_to_exitcode(status)
+            self._child = None
+        self._next()
+
+
+def deliver(arguments: list[str]) -> int:
+    """The child: reads one message from stdin and delivers it; every way is tried, whatever the others did."""
+    order = json.load(sys.stdin)
+    notify, body = order["notify"], json.dumps(order["message"]).encode()
+    failures = 0
+    if notify.get("command"):
+        failures += _failed(lambda: subprocess.run(notify["command"], input=body, timeout=LIMIT_S / 2, check=True))
+    if notify.get("webhook"):
+        failures += _failed(lambda: _request(notify["webhook"], body))
+    if notify.get("heartbeat") and order["message"] is None:
+        failures += _failed(lambda: _request(notify["heartbeat"], None))
+    return failures
+
+
+def _failed(deliver_one: Any) -> bool:
+    try:
+        deliver_one()
+    except (OSError, subprocess.SubprocessError):  # an unreachable monitor is the monitor's news, not the run's
+        return True
+    return False
+
+
+def _request(url: str, body: bytes | None) -> None:
+    import urllib.request  # 15 MiB with ssl: only this short-lived child pays for it
+
+    headers = {"Content-Type": "application/json", "User-Agent": "opsctl"}
+    # the configuration lets only https through
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=LIMIT_S / 2) as answer:
+        answer.read(1 << 16)

@@ -1,0 +1,291 @@
+"""The recorder itself: joins job, log, telemetry and detection, restarts the job, and writes the exit record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from opsctl.agent.files import read_record, write_record
+from opsctl.agent.home import Home, RunPaths
+from opsctl.agent.leases import release
+from opsctl.agent.processes import Stat, identity
+from opsctl.agent.recorder.detection import Detection, context_of
+from opsctl.agent.recorder.exit_record import ExitFile
+from opsctl.agent.recorder.job import RunningJob
+from opsctl.agent.recorder.kernel import kernel_rows, oom_kills, open_kernel_log
+from opsctl.agent.recorder.loop import READ, Loop
+from opsctl.agent.recorder.members import Members
+from opsctl.agent.recorder.notify import Notifier
+from opsctl.agent.recorder.output import Output
+from opsctl.agent.recorder.pane import Pane
+from opsctl.agent.recorder.restarts import restarts
+from opsctl.agent.recorder.sampler import Sampler
+from opsctl.agent.recorder.spawn import environment, start_job
+from opsctl.agent.recorder.telemetry import Telemetry
+from opsctl.agent.signals import members_of
+from opsctl.records import Attempt, End, ExitRecord, Finding, RunRecord, Sample, StopRequest, Verdict, to_json
+
+POLL_PERIOD_S = 0.25
+TICK_PERIOD_S = 1.0
+LAST_NEWS_S = 10.0  # how long the end waits for notifications that are on their way
+EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126  # what a shell says of a program that it cannot start
+
+
+def now_s() -> float:
+    """Now, as the files hold it, so that live and replayed detection see equal times."""
+    return round(time.time(), 3)
+
+
+def unkillable(now: float, pids: tuple[int, ...]) -> Finding:
+    """The finding for processes that outlive SIGKILL."""
+    named = ", ".join(map(str, pids))
+    return Finding(
+        time=now,
+        cause="driver_hang",
+        severity="error",
+        summary=f"processes that nobody can end, since they wait inside the kernel: {named}",
+        advice="their GPUs stay in use until the machine restarts",
+    )
+
+
+class Recorder:
+    """One run, from its first process to its exit record."""
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        record: RunRecord,
+        *,
+        secrets: Mapping[str, str],
+        agent_argv: tuple[str, ...],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._paths = paths
+        self._record = record
+        self._spec = record.spec
+        self._secrets = secrets
+        self._exit_file = ExitFile(paths.exit)
+        self._loop = Loop()
+        self._notifier = Notifier(self._loop, record.spec.notify, (*agent_argv, "job", "notify"))
+        self._detection = Detection(paths, on_change=self._tell, complain=complain)
+        self._output = Output(paths, Pane(self._loop, self._type), self._detection)
+        self._telemetry = Telemetry(paths.telemetry, paths.old_telemetry)
+        self._sampler = Sampler(
+            self._loop,
+            paths.folder,
+            Members(record.run_id),
+            gpus=record.spec.gpus,
+            period_s=record.spec.sample_period_s,
+            on_sample=self._sampled,
+            on_finding=self._detection.add,
+        )
+        self._job: RunningJob | None = None
+        self._attempts: list[Attempt] = []
+        self._started = 0.0
+        self._oom_kills: int | None = None
+        self._stop: StopRequest | None = None
+        self._is_over = False
+
+    def run(self) -> OSError | None:
+        """Record until the run is over; returns the reason when the job could not be started at all."""
+        self._listen_to_kernel()
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            self._loop.on_signal(number, self._stop_asked)
+        error = self._start_job()
+        self._loop.every(POLL_PERIOD_S, lambda: self._output.poll(now_s()))
+        self._loop.every(TICK_PERIOD_S, self._tick)
+        self._loop.after_each(lambda: self._detection.publish(now_s()))
+        self._loop.run()
+        return error
+
+    # -- start -------------------------------------------------------------------------------------
+
+    def _start_job(self) -> OSError | None:
+        self._started = now_s()
+        self._oom_kills = oom_kills(os.getpid())
+        folder = self._paths.folder
+        variables = environment(
+            self._spec, os.environ, run_id=self._record.run_id, folder=folder, secrets=self._secrets
+        )
+        try:
+            job = start_job(self._spec.argv, variables, folder)
+        except OSError as error:
+            self._never_started(error)
+            return error
+        context = context_of(self._spec, self._record.gpu_uuids)
+        self._detection.begin(context, self._started, log_offset=self._output.log.end)
+        self._job = RunningJob(
+            self._loop,
+            job,
+            self._members,
+            on_output=lambda data: self._output.add(data, now_s()),
+            on_exit=self._exited,
+            on_gone=self._gone,
+        )
+        self._sampler.job_pid = job.process.pid
+        return self._name_job(self._job)
+
+    def _name_job(self, job: RunningJob) -> OSError | None:
+        """Write down which process is the job; a job that cannot be named is ended, since nobody could find it."""
+        self._record = replace(self._record, job=identity(job.pid))
+        try:
+            write_record(self._paths.record, self._record)
+        except OSError as error:
+            job.end(0.0)
+            return error
+        return None
+
+    def _never_started(self, error: OSError) -> None:
+        code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE
+        sentence = f"{self._spec.argv[0]} cannot be started: {error.strerror}"
+        self._attempts.append(
+            Attempt(len(self._attempts) + 1, self._started, now_s(), code, None, cause="bad_arguments")
+        )
+        self._detection.show(Verdict("crashed", "bad_arguments", since=now_s(), evidence=(sentence,)), now_s())
+        self._finish()
+
+    def _listen_to_kernel(self) -> None:
+        descriptor = open_kernel_log()
+        if descriptor is None:
+            note = "the kernel's log is not readable here: Xid and out-of-memory rows are not seen"
+            self._spec = replace(self._spec, notes=(*self._spec.notes, note))
+            self._record = replace(self._record, spec=self._spec)
+            return
+        self._loop.watch(descriptor, READ, lambda _: self._kernel_says(descriptor))
+
+    # -- while it runs -------------------------------------------------------------------------------
+
+    def _members(self) -> tuple[Stat, ...]:
+        helpers = {pid for pid in (self._sampler.smi.pid, self._notifier.pid) if pid is not None}
+        return members_of(self._record.run_id, reaper=os.getpid(), helpers=helpers)
+
+    def _type(self, keys: bytes) -> None:
+        if self._job is not None:
+            self._job.type(keys)
+
+    def _kernel_says(self, descriptor: int) -> None:
+        for text in kernel_rows(descriptor):
+            self._detection.kernel_row(text, now_s())
+
+    def _sampled(self, sample: Sample) -> None:
+        self._telemetry.append(sample)
+        self._detection.sample(sample)
+
+    def _tick(self) -> None:
+        self._detection.tick(now_s())
+        self._output.retry()
+        self._telemetry.retry()
+        self._detection.retry()
+
+    def _tell(self, verdict: Verdict, before: Verdict | None) -> None:
+        if before is None:
+            return  # every run begins as starting: no news
+        self._notifier.tell(
+            {
+                "run_id": self._record.run_id,
+                "name": self._spec.name,
+                "operator": self._spec.operator,
+                "time": now_s(),
+                "before": before.verdict,
+                "verdict": to_json(verdict),
+            }
+        )
+
+    # -- end -------------------------------------------------------------------------------------------
+
+    def _stop_asked(self) -> None:
+        request = read_record(StopRequest, self._paths.stop_request)
+        self._stop = request or StopRequest("somebody who sent the recorder a signal", now_s())
+        grace_s = self._stop.grace_s if self._stop.grace_s is not None else self._spec.stop_grace_s
+        if self._job is not None:
+            self._job.end(grace_s)
+        else:
+            self._finish()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._job is not None and pid == self._job.pid:
+                self._job.exited(status)
+            elif pid == self._sampler.smi.pid:
+                self._sampler.smi.ended(status)
+            elif pid == self._notifier.pid:
+                self._notifier.ended(status)
+
+    def _exited(self, status: int) -> None:
+        """The job's first process ended: the verdict is news at once, whatever must still be cleared away."""
+        code = os.waitstatus_to_exitcode(status)
+        now = now_s()
+        self._output.release(now)
+        self._output.poll(now)
+        end = End(now, code if code >= 0 else None, -code if code < 0 else None, self._stop is not None, self._oom())
+        self._detection.end(end)
+        self._detection.publish(now, at_once=True)
+        verdict = self._detection.verdict
+        attempt = Attempt(
+            number=len(self._attempts) + 1,
+            started=self._started,
+            ended=now,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            last_step=verdict.step,
+            cause=verdict.cause,
+            stop_requested=end.stop_requested,
+        )
+        is_again = restarts(self._spec.restart, [*self._attempts, attempt], verdict)
+        self._attempts.append(replace(attempt, restart=is_again))
+        if is_again:
+            policy = self._spec.restart
+            news = f"starts again in {policy.backoff_s:g} s: restart {len(self._attempts)} of {policy.max}"
+            self._detection.show(replace(verdict, advice=news), now)
+
+    def _oom(self) -> bool | None:
+        count = oom_kills(os.getpid())
+        return None if count is None or self._oom_kills is None else count > self._oom_kills
+
+    def _gone(self) -> None:
+        """No process of the attempt is left, save what the kernel holds."""
+        if self._job is not None and self._job.unkillable:
+            self._detection.add(unkillable(now_s(), self._job.unkillable))
+        self._job = None
+        self._sampler.job_pid = None
+        if self._attempts[-1].restart and self._stop is None:
+            self._loop.later(self._spec.restart.backoff_s, self._again)
+        else:
+            self._finish()
+
+    def _again(self) -> None:
+        if not self._is_over:
+            self._start_job()
+
+    def _finish(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._sampler.smi.end()
+        self._output.release(now_s())
+        self._output.log.close()
+        self._telemetry.close()
+        self._detection.close()
+        Path(self._record.socket).unlink(missing_ok=True)  # tmux leaves it behind when its server ends
+        release(Home(self._paths.folder.parents[1]), self._record.run_id)
+        self._exit_file.write(
+            ExitRecord(self._record.run_id, tuple(self._attempts), self._detection.verdict, self._output.log.size)
+        )
+        self._leave(time.monotonic() + LAST_NEWS_S)
+
+    def _leave(self, deadline: float) -> None:
+        if self._notifier.is_idle or time.monotonic() >= deadline:
+            self._loop.stop()
+        else:
+            self._loop.later(0.05, lambda: self._leave(deadline))

@@ -1,0 +1,94 @@
+"""Samples: GPUs as nvidia-smi answers, processes from /proc, free disk; one stream for detection and the file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from opsctl.agent.recorder.loop import Loop
+from opsctl.agent.recorder.members import Members
+from opsctl.agent.recorder.smi import SmiLoop
+from opsctl.records import Finding, GpuSample, Sample
+
+DISK_LOW_MIB = 2048.0
+_DISK_PERIOD_S = 10.0
+
+
+def disk_free_mib(folder: Path) -> float | None:
+    """What an ordinary user may still write there; None where nobody can say."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize / 2**20
+
+
+def disk_low(now: float, free_mib: float) -> Finding:
+    """The finding for a disk that will be full soon."""
+    return Finding(
+        time=now,
+        cause="disk_low",
+        severity="warning",
+        summary=f"{free_mib:.0f} MiB are left on the disk that holds the run",
+        advice="free space there before the next checkpoint; `opsctl train list` shows what old runs hold",
+    )
+
+
+class Sampler:
+    """Emits a sample whenever nvidia-smi answers, and one without GPUs where it has been silent for a while."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        folder: Path,
+        members: Members,
+        *,
+        gpus: tuple[int, ...],
+        period_s: float,
+        on_sample: Callable[[Sample], None],
+        on_finding: Callable[[Finding], None],
+    ) -> None:
+        self._folder = folder
+        self._members = members
+        self._period_s = period_s
+        self._on_sample = on_sample
+        self._on_finding = on_finding
+        self._are_gpus_asked = bool(gpus)
+        self._last = 0.0
+        self._disk_free_mib: float | None = None
+        self._disk_seen = float("-inf")
+        self._is_disk_low = False
+        self.job_pid: int | None = None
+        self.smi = SmiLoop(loop, self._emit, gpus=gpus, period_s=period_s)
+        self.smi.start()
+        loop.every(period_s, self._fill)
+        loop.every(1.0, self.smi.check)
+
+    def _fill(self) -> None:
+        if time.monotonic() - self._last >= 0.9 * self._period_s and not self._is_answer_due():
+            self._emit((), "" if self.smi.is_missing and not self._are_gpus_asked else self.smi.problem)
+
+    def _is_answer_due(self) -> bool:
+        """Whether the answer that belongs to this moment is just a little late."""
+        return self.smi.is_answering and time.monotonic() - self._last < 2.5 * self._period_s
+
+    def _emit(self, gpus: tuple[GpuSample, ...], problem: str) -> None:
+        if self.job_pid is None:
+            return
+        self._last = time.monotonic()
+        now = round(time.time(), 3)
+        self._look_at_disk(now)
+        process = self._members.sample(self.job_pid)
+        self._on_sample(Sample(now, gpus, process, problem, self._disk_free_mib))
+
+    def _look_at_disk(self, now: float) -> None:
+        if time.monotonic() - self._disk_seen < _DISK_PERIOD_S:
+            return
+        self._disk_seen = time.monotonic()
+        self._disk_free_mib = disk_free_mib(self._folder)
+        is_low = self._disk_free_mib is not None and self._disk_free_mib < DISK_LOW_MIB
+        if is_low and not self._is_disk_low and self._disk_free_mib is not None:
+            self._on_finding(disk_low(now, self._disk_free_mib))
+        self._is_disk_low = is_low

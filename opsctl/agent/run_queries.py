@@ -1,0 +1,60 @@
+"""Verbs run-list, run-status and run-wait: what runs do, once or until it matters."""
+
+from __future__ import annotations
+
+import time
+
+from opsctl.agent.home import RunPaths
+from opsctl.agent.run_state import all_runs, find, status
+from opsctl.agent.session import Call
+from opsctl.errors import CommandFailed, TimedOut
+from opsctl.records import RunStatus
+
+LIST_LIMIT = 50
+POLL_S = 0.1
+# verdicts of a live run that are news enough to stop waiting for its end
+ALARMS = ("hung", "eager_fallback")
+ENDED = ("over", "lost")
+
+
+def status_of(paths: RunPaths) -> RunStatus:
+    """The status of a run that is there."""
+    found = status(paths)
+    if found is None:
+        raise CommandFailed(f"{paths.folder} was removed in the meantime")
+    return found
+
+
+def list_runs(call: Call) -> list[RunStatus]:
+    """The newest runs first; `kind` and `limit` narrow the list."""
+    kind = call.request.get("kind")
+    limit = call.request.get("limit") or LIST_LIMIT
+    runs = [run for run in all_runs(call.home) if kind in (None, run.spec.kind)][:limit]
+    return [found for run in runs if (found := status(call.home.run(run.run_id))) is not None]
+
+
+def show_status(call: Call) -> RunStatus:
+    """One run's status."""
+    return status_of(find(call.home, call.request.get("run", "")))
+
+
+def is_done_waiting(found: RunStatus) -> bool:
+    """Whether there is no more to wait for: the run ended, or its verdict asks for a person."""
+    return found.state in ENDED or found.verdict.verdict in ALARMS
+
+
+def wait(call: Call) -> RunStatus:
+    """The status once the run is over, lost, hung or eager; raises TimedOut after `timeout_s`."""
+    paths = find(call.home, call.request.get("run", ""))
+    timeout_s = call.request.get("timeout_s")
+    deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
+    while True:
+        found = status_of(paths)
+        if is_done_waiting(found):
+            return found
+        if time.monotonic() >= deadline:
+            raise TimedOut(
+                f"run {found.run.run_id} is {found.verdict.verdict} after {timeout_s:g} s and goes on",
+                hint="wait again, or look at it with `opsctl watch`",
+            )
+        time.sleep(POLL_S)
