@@ -169,6 +169,7 @@ class RunRecord:
     created: float
     socket: str  # tmux socket path
     session: str  # tmux session name
+    folder: str = ""  # the run's folder, which is the job's working directory
     recorder: ProcessIdentity | None = None
     job: ProcessIdentity | None = None
     gpu_uuids: tuple[str, ...] = ()

@@ -140,7 +140,9 @@ def _launch(home: Home, spec: RunSpec, run_id: str, uuids: tuple[str, ...], secr
     paths = home.run(run_id)
     paths.folder.mkdir(mode=0o700)
     socket = tmux.socket_path(paths, uid=os.getuid())
-    record = RunRecord(run_id, spec, time.time(), str(socket), session_name(spec.name), gpu_uuids=uuids)
+    record = RunRecord(
+        run_id, spec, time.time(), str(socket), session_name(spec.name), str(paths.folder), gpu_uuids=uuids
+    )
     write_record(paths.record, record)
     if secrets:
         os.mkfifo(paths.secrets, 0o600)

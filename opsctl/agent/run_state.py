@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from opsctl.agent.files import read_record
@@ -23,7 +24,7 @@ def is_live(paths: RunPaths) -> bool:
     if paths.exit.exists():
         return False
     record = read_record(RunRecord, paths.record)
-    if record is None:
+    if record is None or (record.recorder is not None and not _is_same_boot(record.recorder)):
         return False
     return is_alive(record.recorder) or is_alive(record.job) or bool(carrying(record.run_id))
 
@@ -108,24 +109,32 @@ def all_runs(home: Home) -> list[RunRecord]:
 
 def find(home: Home, address: str) -> RunPaths:
     """The run that a name, a run id, a unique begin of one, or `latest` means; raises UsageError."""
-    runs = all_runs(home)
-    return home.run(choose(runs, address).run_id)
+    found = choose(all_runs(home), address, is_live=lambda run: is_live(home.run(run.run_id)))
+    return home.run(found.run_id)
 
 
-def choose(runs: Sequence[RunRecord], address: str) -> RunRecord:
+def choose(runs: Sequence[RunRecord], address: str, *, is_live: Callable[[RunRecord], bool]) -> RunRecord:
     """The one that `address` means of `runs`, which come newest first."""
     if address in ("", LATEST):
-        found = [run for run in runs if run.spec.kind == "train"][:1]
-    else:
-        found = [run for run in runs if run.run_id == address]
-        found = found or [run for run in runs if run.spec.name == address][:1]
-        found = found or [run for run in runs if run.run_id.startswith(address)]
+        return _latest(runs, is_live)
+    found = [run for run in runs if run.run_id == address]
+    found = found or [run for run in runs if run.spec.name == address][:1]
+    found = found or [run for run in runs if run.run_id.startswith(address)]
     if len(found) == 1:
         return found[0]
-    if not found:
-        known = ", ".join(dict.fromkeys(run.spec.name for run in runs[:20])) or "none yet"
-        what = f"run {address!r}" if address not in ("", LATEST) else "run of kind train"
-        raise UsageError(f"there is no {what} on this target", hint=f"runs there: {known}")
-    raise UsageError(
-        f"{address!r} begins the ids of {len(found)} runs", hint=", ".join(run.run_id for run in found[:5])
-    )
+    if found:
+        ids = ", ".join(run.run_id for run in found[:5])
+        raise UsageError(f"{address!r} begins the ids of {len(found)} runs", hint=ids)
+    names = list(dict.fromkeys(run.spec.name for run in runs))
+    near = difflib.get_close_matches(address, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"runs there: {', '.join(names[:10]) or 'none yet'}"
+    raise UsageError(f"there is no run {address!r} on this target", hint=hint)
+
+
+def _latest(runs: Sequence[RunRecord], is_live: Callable[[RunRecord], bool]) -> RunRecord:
+    """The newest that lives, a training run first; else the newest training run; else the newest at all."""
+    live = [run for run in runs if is_live(run)]
+    for group in (live, runs):
+        for run in (*(run for run in group if run.spec.kind == "train"), *group):
+            return run
+    raise UsageError("there is no run on this target yet", hint="`opsctl train start JOB` starts one")

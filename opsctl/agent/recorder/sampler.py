@@ -55,7 +55,6 @@ class Sampler:
         self._period_s = period_s
         self._on_sample = on_sample
         self._on_finding = on_finding
-        self._are_gpus_asked = bool(gpus)
         self._last = 0.0
         self._disk_free_mib: float | None = None
         self._disk_seen = float("-inf")
@@ -68,7 +67,7 @@ class Sampler:
 
     def _fill(self) -> None:
         if time.monotonic() - self._last >= 0.9 * self._period_s and not self._is_answer_due():
-            self._emit((), "" if self.smi.is_missing and not self._are_gpus_asked else self.smi.problem)
+            self._emit((), self.smi.problem)
 
     def _is_answer_due(self) -> bool:
         """Whether the answer that belongs to this moment is just a little late."""

@@ -60,7 +60,6 @@ class SmiLoop:
         self._deadline = 0.0
         self._num_failures = 0
         self._is_ended = False
-        self.is_missing = False
         self.problem = ""
 
     @property
@@ -77,9 +76,8 @@ class SmiLoop:
         """Start the child; a missing program is a problem, not an error."""
         if self._is_ended or self._process is not None:
             return
-        self.is_missing = shutil.which("nvidia-smi") is None
-        if self.is_missing:
-            self.problem = "nvidia-smi is not on PATH"
+        if shutil.which("nvidia-smi") is None:
+            self.problem = "no nvidia-smi on this target"
             self._again()
             return
         ours, theirs = os.openpty()
