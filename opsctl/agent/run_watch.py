@@ -1,7 +1,8 @@
-"""Verb run-watch: a run's status, verdict, findings, samples, metrics and log rows, as they come."""
+"""Verb run-watch: all that is known of a run, first as it stands, then as it comes."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 from opsctl.agent.files import read_record
 from opsctl.agent.home import RunPaths
-from opsctl.agent.run_logs import LogReader, first_offset
+from opsctl.agent.run_logs import LogReader, first_offset, tail_start
 from opsctl.agent.run_queries import ENDED, status_of
 from opsctl.agent.run_state import find
 from opsctl.agent.session import Call
@@ -18,17 +19,20 @@ from opsctl.records import RunStatus, Verdict
 
 POLL_S = 0.05
 STATUS_PERIOD_S = 1.0
+BACKLOG_ROWS = 120
+LOG_ROWS = 100
 
 
 class Rows:
-    """The whole rows that a file of JSON lines gains; one that is replaced is read on behind `last_time`."""
+    """The whole rows of a file of JSON lines: the last `backlog`, then what it gains, also where it is replaced."""
 
-    def __init__(self, path: Path, *, skip: int = 0) -> None:
+    def __init__(self, path: Path, *, backlog: int = BACKLOG_ROWS) -> None:
         self._path = path
-        self._skip = skip
+        self._backlog = backlog
         self._inode = 0
         self._offset = 0
         self._last_time = float("-inf")
+        self._told_until = float("-inf")  # what an earlier file of this name held, by the rows' own times
 
     def read(self) -> list[dict[str, Any]]:
         """The rows that came since the last call."""
@@ -37,7 +41,8 @@ class Rows:
         except FileNotFoundError:
             return []
         if found.st_ino != self._inode or found.st_size < self._offset:
-            self._inode, self._offset = found.st_ino, 0
+            self._offset = 0 if self._inode else tail_start(self._path, self._backlog)
+            self._inode, self._told_until = found.st_ino, self._last_time
         if found.st_size == self._offset:
             return []
         return [row for row in self._rows() if self._is_new(row)]
@@ -58,42 +63,54 @@ class Rows:
 
     def _is_new(self, row: dict[str, Any]) -> bool:
         moment = row.get("time")
-        if isinstance(moment, (int, float)):
-            if moment < self._last_time:
-                return False
-            self._last_time = moment
-        if self._skip > 0:
-            self._skip -= 1
-            return False
-        return True
+        if not isinstance(moment, (int, float)):
+            return True
+        self._last_time = max(self._last_time, moment)
+        return moment > self._told_until
+
+
+class LogText:
+    """The log as text with its byte ranges; a character cut in the middle waits for its rest."""
+
+    def __init__(self, path: Path, offset: int) -> None:
+        self._reader = LogReader(path, offset)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._told = offset
+
+    def read(self, *, is_last: bool) -> dict[str, Any] | None:
+        """The next piece; None where there is nothing new."""
+        data = self._reader.read()
+        text = self._decoder.decode(data, final=is_last and not data)
+        start, self._told = self._told, self._reader.offset - len(self._decoder.getstate()[0])
+        return {"start": start, "end": self._told, "text": text} if self._told > start else None
 
 
 class Watch:
     """What one watcher has been told so far."""
 
     def __init__(self, call: Call, paths: RunPaths) -> None:
-        request = call.request
         self._session = call.session
         self._paths = paths
         self._status: RunStatus | None = None
         self._looked = float("-inf")
         self._verdict_stamp = (0, 0)
         self._rows = {
-            "finding": Rows(paths.findings, skip=request.get("num_findings", 0)),
-            "sample": Rows(paths.telemetry, skip=request.get("num_samples", 0)),
-            "metrics": Rows(paths.metrics, skip=request.get("num_metrics", 0)),
+            "finding": Rows(paths.findings),
+            "metrics": Rows(paths.metrics),
+            "sample": Rows(paths.telemetry),
         }
-        self._log = LogReader(paths.log, first_offset(paths.log, {"rows": 20, **request}))
-        self._pending = b""
+        self._log = LogText(paths.log, first_offset(paths.log, {"rows": LOG_ROWS, **call.request}))
 
     def step(self) -> RunStatus:
-        """Tell what is new; returns the status now."""
+        """Tell what is new; returns the status now, so that all of an ended run is told after its end is known."""
         found = self._look()
-        self._tell_verdict()
         for kind, rows in self._rows.items():
             for row in rows.read():
                 self._session.record(kind, row)
-        self._tell_log(is_last=found.state in ENDED)
+        while piece := self._log.read(is_last=found.state in ENDED):
+            self._session.record("log", piece)
+        if found.state not in ("unwatched", "lost"):  # nobody keeps the verdict up to date then
+            self._tell_verdict()
         return found
 
     def _look(self) -> RunStatus:
@@ -114,26 +131,19 @@ class Watch:
                 self._verdict_stamp = stamp
                 self._session.record("verdict", read_record(Verdict, self._paths.verdict))
 
-    def _tell_log(self, *, is_last: bool) -> None:
-        while True:
-            start = self._log.offset - len(self._pending)
-            data = self._log.read()
-            whole = self._pending + data
-            cut = len(whole) if is_last and not data else whole.rfind(b"\n") + 1
-            self._pending = whole[cut:]
-            if cut:
-                text = whole[:cut].decode(errors="replace")
-                self._session.record("log", {"start": start, "end": start + cut, "text": text})
-            if not data:
-                return
-
 
 def watch(call: Call) -> RunStatus:
-    """Streams records until the run ends (`once`: what stands now); the result is the last status."""
+    """Streams what stands, a `caught_up`, then what comes until the run ends (`once`: no more); returns the status.
+
+    The request's `start` is the byte of the log to begin at, else its last `rows` rows are told.
+    """
     paths = find(call.home, call.request.get("run", ""))
     told = Watch(call, paths)
-    while True:
-        found = told.step()
-        if found.state in ENDED or call.request.get("once"):
-            return found
+    found = told.step()
+    call.session.record("caught_up", {})
+    while found.state not in ENDED and not call.request.get("once"):
         time.sleep(POLL_S)
+        found = told.step()
+    if found.exit:
+        call.session.record("exit", found.exit)
+    return found

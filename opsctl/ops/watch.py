@@ -12,14 +12,14 @@ from typing import Any
 
 import tenacity
 
-from opsctl.errors import ProtocolError, TargetError
+from opsctl.errors import Disconnected, ProtocolError, Unreachable
 from opsctl.ops.watch_state import WatchEvent
 from opsctl.ops.workspace import Workspace
 from opsctl.target.client import AgentClient, Message
 
-LOG_TAIL_LINES = 100
 _BACKLOG_KINDS = frozenset({"finding", "metrics", "sample"})
 _REMEMBERED = 1000  # more rows than a backlog holds
+_LINK_LOST = (Disconnected, Unreachable)
 
 
 def look(workspace: Workspace, run: str = "") -> Generator[WatchEvent, None, None]:
@@ -27,7 +27,7 @@ def look(workspace: Workspace, run: str = "") -> Generator[WatchEvent, None, Non
 
     `run` is an id or a name; "" is the newest live run, else the newest one.
     """
-    request = {"run": run, "once": True, "log_tail_lines": LOG_TAIL_LINES, "from_byte": None}
+    request = {"run": run, "once": True}
     for message in workspace.client.stream("run-watch", request):
         yield from _events(message)
 
@@ -66,7 +66,7 @@ class _Follower:
     def __init__(self, client: AgentClient, run: str) -> None:
         self._client = client
         self._run = run
-        self._from_byte: int | None = None
+        self._next_byte: int | None = None
         self._passed_on: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
         self._is_resumed = False
 
@@ -77,20 +77,19 @@ class _Follower:
                 with contextlib.closing(stream.rest):
                     yield from self._pass_on(stream)
                 return
-            except TargetError as error:
+            except _LINK_LOST as error:
                 yield _link(is_up=False, problem=error.message)
             stream = self._reopen()
             yield _link(is_up=True)
 
     def _open(self) -> _Stream:
-        request = {"run": self._run, "once": False, "log_tail_lines": LOG_TAIL_LINES, "from_byte": self._from_byte}
-        rest = self._client.stream("run-watch", request)
+        rest = self._client.stream("run-watch", {"run": self._run, "start": self._next_byte})
         return _Stream(next(rest), rest)
 
     def _reopen(self) -> _Stream:
         self._is_resumed = True
         again: tenacity.Retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(TargetError),
+            retry=tenacity.retry_if_exception_type(_LINK_LOST),
             wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
         )
         return again(self._open)
@@ -109,7 +108,7 @@ class _Follower:
         if event.kind == "status":
             self._run = event.record["run"]["run_id"]  # a resumed watch stays with this run
         elif event.kind == "log":
-            self._from_byte = event.record["end"]
+            self._next_byte = event.record["end"]
         elif event.kind == "caught_up":
             self._is_resumed = False
         elif event.kind in _BACKLOG_KINDS:
