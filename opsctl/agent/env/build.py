@@ -1,0 +1,200 @@
+"""The job of a rebuild: a fresh folder, filled, proven, written down, and only then made active."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from opsctl.agent import jobs
+from opsctl.agent.cache.key import remember_key
+from opsctl.agent.env import proof, space
+from opsctl.agent.env.install import Installed, InstallWatch, install
+from opsctl.agent.env.layout import EnvPaths, flip, unfinished
+from opsctl.agent.env.manifest import VENV, Entry, Manifest, entries, listing, totals
+from opsctl.agent.env.manifest import write as write_manifest
+from opsctl.agent.env.plan import LOCK_NAME, Wanted, understand, use_standing
+from opsctl.agent.env.uv import Uv
+from opsctl.agent.env.wheels import owners
+from opsctl.agent.files import write_atomic, write_record
+from opsctl.agent.hashing import digests
+from opsctl.agent.home import Home
+from opsctl.agent.locks import held
+from opsctl.agent.tools import tool_path
+from opsctl.env_records import EnvOutcome, EnvRequest, Sources
+from opsctl.errors import CheckFailed, CommandFailed
+from opsctl.lockfile import exact_requirements
+from opsctl.records import EnvRecord, from_json
+from opsctl.sources import local_folders, source_options, with_environment
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """One environment on its way: what is wanted, where it goes, and whom to tell."""
+
+    home: Home
+    request: EnvRequest
+    wanted: Wanted
+    sources: Sources
+    paths: EnvPaths
+    progress: jobs.Progress
+
+    def run(self) -> tuple[Installed, EnvRecord, Manifest]:
+        """Fill and prove the folder; everything is on disk at the end, and nothing is active yet."""
+        write_atomic(self.paths.lock, self.request.lock.encode(), mode=0o644)
+        write_atomic(self.paths.exact, exact_requirements(self.wanted.pins).encode())
+        installed = self._install()
+        self.paths.exact.unlink()
+        self._compile()
+        proven = self._prove(installed)
+        manifest = self._manifest(installed)
+        record = self._record(installed, proven)
+        self.progress.phase("write", "manifest, and all of it to disk")
+        write_manifest(self.paths.manifest, manifest)
+        os.sync()
+        write_record(self.paths.record, record)
+        return installed, record, manifest
+
+    def _install(self) -> Installed:
+        self.progress.phase("venv", f"Python {self.wanted.python.version}")
+        uv = self._uv()
+        uv.venv(self.wanted.python.executable, self.paths.root)
+        uv = dataclasses.replace(uv, link_mode=space.link_mode(uv.cache_folder(), self.paths.root))
+        watch = InstallWatch(self.progress, self.paths.site_packages(), num_packages=len(self.wanted.pins))
+        self.progress.phase("install", f"{len(self.wanted.pins)} packages")
+        return install(self.paths, dataclasses.replace(uv, say=watch.row), self.wanted.pins, self.progress, watch)
+
+    def _uv(self) -> Uv:
+        options = source_options(
+            self.sources,
+            torch_backend=self.wanted.options.torch_backend,
+            torch_version=self.wanted.version_of("torch"),
+        )
+        bundle = self.sources.ca_bundle
+        return Uv(
+            program=tool_path(self.home, self.request.tool),
+            python=self.paths.python,
+            options=options,
+            environment={"SSL_CERT_FILE": bundle} if bundle else {},
+            say=self.progress.log,
+        )
+
+    def _compile(self) -> None:
+        """Write the bytecode of everything, on all cores; a source that does not parse stays without."""
+        self.progress.phase("compile", "bytecode")
+        workers = str(len(os.sched_getaffinity(0)))
+        folder = str(self.paths.site_packages())
+        argv = (str(self.paths.python), "-I", "-m", "compileall", "-q", "-q", "-j", workers, folder)
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode not in (0, 1):  # 1: some source did not parse
+            raise CommandFailed(f"compileall ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
+
+    def _prove(self, installed: Installed) -> dict[str, str]:
+        self.progress.phase("prove", "imports, versions and devices")
+        versions = {one.name: one.version for one in installed.distributions}
+        direct = tuple(name for name in self.wanted.options.direct if name in versions)
+        answer = proof.ask(self.paths.python, distributions=direct, torch="torch" in versions)
+        if broken := proof.problems(answer, versions, num_gpus=proof.num_gpus_by_driver()):
+            raise CheckFailed(
+                "the environment was built and does not work:\n" + "\n".join(broken),
+                hint="the active environment is as it was; change the set or the driver, lock, and rebuild",
+            )
+        remember_key(self.paths, answer)
+        return proof.summary(answer)
+
+    def _manifest(self, installed: Installed) -> Manifest:
+        """Of what lies there now; what was not touched since its check is not hashed again."""
+        now, before = listing(self.paths.root), installed.files.files
+        changed = [path for path, seen in now.files.items() if seen.link is None and before.get(path) != seen]
+        hashes = {**installed.hashes, **dict(digests(self.paths.root, changed))}
+        owned = owners(installed.distributions)
+        by_owner: dict[str, dict[str, Entry]] = {}
+        for path, entry in entries(now.files, hashes).items():
+            by_owner.setdefault(owned.get(path, VENV), {})[path] = entry
+        return by_owner
+
+    def _record(self, installed: Installed, proven: dict[str, str]) -> EnvRecord:
+        return EnvRecord(
+            name=self.wanted.name,
+            fingerprint=self.wanted.fingerprint,
+            build=self.paths.env_id.partition("-")[2],
+            created=time.time(),
+            python=self.wanted.python.version,
+            platform=self.wanted.python.platform,
+            packages={one.name: one.version for one in installed.distributions},
+            proof=proven,
+        )
+
+
+def _sweep(home: Home, progress: jobs.Progress) -> None:
+    """Remove what killed builds left behind; nobody can be using a build without a record."""
+    for leftover in unfinished(home):
+        progress.phase("sweep", f"removing {leftover.name}, left by a build that was ended")
+        shutil.rmtree(leftover)
+    for part in home.envs.glob(".active.*.part"):
+        part.unlink()
+
+
+def _fresh_folder(home: Home, fingerprint: str) -> Path:
+    """A new folder `<fingerprint>-<time>`; made here, so that nobody else takes the name."""
+    while True:
+        root = home.envs / f"{fingerprint[:12]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        try:
+            root.mkdir(mode=0o755)
+        except FileExistsError:
+            time.sleep(0.2)
+        else:
+            return root
+
+
+def _build_fresh(home: Home, request: EnvRequest, wanted: Wanted, progress: jobs.Progress) -> EnvOutcome:
+    started = time.monotonic()
+    sources = with_environment(request.sources, dict(os.environ))
+    known = space.from_wheels(wanted.pins, local_folders(sources.find_links))
+    space.ensure_room(home, known or space.from_last_build(home, wanted.name))
+    paths = EnvPaths(_fresh_folder(home, wanted.fingerprint))
+    try:
+        installed, record, manifest = Build(home, request, wanted, sources, paths, progress).run()
+    except BaseException:
+        shutil.rmtree(paths.root, ignore_errors=True)  # frees the disk for the error's own file; a rebuild sweeps too
+        raise
+    flip(home, paths)
+    num_files, num_bytes = totals(manifest)
+    return EnvOutcome(
+        env_id=paths.env_id,
+        path=str(paths.root),
+        is_new=True,
+        was_active=False,
+        record=record,
+        num_files=num_files,
+        size_mib=round(num_bytes / 2**20, 1),
+        seconds=round(time.monotonic() - started, 1),
+        notes=installed.notes,
+    )
+
+
+def build(home: Home, request: EnvRequest, progress: jobs.Progress, *, operator: str) -> EnvOutcome:
+    """Leave an environment for this lock standing and active; raises what went wrong, the old one still active."""
+    with held(home.locks / LOCK_NAME, operator=operator, why=f"env rebuild of {request.name}"):
+        wanted = understand(request)
+        ready, drifted = use_standing(home, wanted)
+        if ready is not None:
+            return ready
+        for found in drifted:
+            progress.log(f"{found.env_id} has drifted in {len(found.drifts)} places; building it anew")
+        _sweep(home, progress)
+        return _build_fresh(home, request, wanted, progress)
+
+
+def main(arguments: list[str]) -> int:
+    """`AGENT job env-build PLAN`: PLAN holds home, operator and request; it is removed once read."""
+    plan = Path(arguments[0])
+    data = json.loads(plan.read_text())
+    plan.unlink()
+    request = from_json(EnvRequest, data["request"])
+    home = Home.at(data["home"])
+    return jobs.run(lambda progress: build(home, request, progress, operator=data["operator"]), folder=Path.cwd())

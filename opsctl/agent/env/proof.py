@@ -1,0 +1,102 @@
+"""Proof that an environment works: imports, versions, and torch's view of the devices it should see."""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import CheckFailed, TimedOut
+
+_LIMIT_S = 300.0
+_SMI_LIMIT_S = 20.0
+
+Answer = dict[str, Any]
+
+
+def _source() -> str:
+    data = pkgutil.get_data("opsctl.agent.env", "probe_script.py")
+    assert data is not None, "the probe is packed with the agent"
+    return data.decode()
+
+
+def ask(python: Path, *, distributions: tuple[str, ...] = (), torch: bool) -> Answer:
+    """What the environment's Python answers; raises CheckFailed if it gives no answer."""
+    environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    try:
+        done = subprocess.run(
+            (str(python), "-I", "-B", "-c", _source()),
+            input=json.dumps({"distributions": list(distributions), "torch": torch}),
+            env=environment,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimedOut(
+            f"the imports of {python} did not end within {_LIMIT_S:g} s", hint="a driver may be stuck: try nvidia-smi"
+        ) from None
+    try:
+        answer: Answer = json.loads(done.stdout.rstrip().rpartition("\n")[2])
+    except ValueError:
+        raise CheckFailed(
+            f"{python} ended with status {done.returncode} during the proof:\n{done.stderr.strip()[-2000:]}",
+            hint="a library crashed while it was imported",
+        ) from None
+    return answer
+
+
+def num_gpus_by_driver() -> int | None:
+    """How many GPUs nvidia-smi lists; None where there is none to ask or it does not answer."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run((program, "-L"), capture_output=True, text=True, timeout=_SMI_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.count("UUID:") if done.returncode == 0 else None
+
+
+def problems(answer: Answer, versions: dict[str, str], *, num_gpus: int | None) -> tuple[str, ...]:
+    """Everything in an answer that makes the environment unfit; pure."""
+    found: list[str] = []
+    for name, one in answer["distributions"].items():
+        found += one["errors"]
+        if one["version"] and one["version"] != versions.get(name, one["version"]):
+            found.append(f"{name} is imported as {one['version']}, and {versions[name]} was installed")
+    return tuple(found) + _torch_problems(answer["torch"], num_gpus)
+
+
+def _torch_problems(torch: Answer | None, num_gpus: int | None) -> tuple[str, ...]:
+    if torch is None:
+        return ()
+    if "error" in torch:
+        return (f"torch: {torch['error']}",)
+    broken = [f"torch on {device}: {text}" for device, text in torch["devices"].items() if text]
+    seen = len(torch["gpus"])
+    if (torch["cuda"] or torch["hip"]) and num_gpus and seen < num_gpus:
+        broken.append(f"torch (CUDA {torch['cuda']}) sees {seen} of {num_gpus} GPUs: is the driver too old?")
+    return tuple(broken)
+
+
+def summary(answer: Answer) -> dict[str, str]:
+    """The proof as env.json keeps it."""
+    found = {name: f"{one['version']}: {', '.join(one['modules'])}" for name, one in answer["distributions"].items()}
+    torch = answer["torch"]
+    if torch:
+        found |= {
+            "torch.version": torch["version"],
+            "torch.cuda": torch["cuda"] or "none",
+            "torch.gpus": ", ".join(torch["gpus"]) or "none",
+            "torch.products": ", ".join(torch["devices"]),
+        }
+    return found

@@ -1,0 +1,77 @@
+"""How much room a build needs, as far as it can be known before; and how files may be linked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+from opsctl.agent.env.layout import standing
+from opsctl.agent.env.manifest import read, totals
+from opsctl.agent.home import Home
+from opsctl.errors import DiskFull
+from opsctl.lockfile import Pin, normalised
+
+_FICLONE = 0x40049409
+_SPARE_BYTES = 32 << 20
+_BYTECODE_SHARE = 1.1  # compiled Python adds about a tenth
+
+
+def unpacked_bytes(wheel: Path) -> int:
+    """What a wheel takes once it is installed."""
+    with zipfile.ZipFile(wheel) as archive:
+        return sum(member.file_size for member in archive.infolist())
+
+
+def from_wheels(pins: tuple[Pin, ...], folders: tuple[Path, ...]) -> int:
+    """The bytes that those of the pinned wheels take that lie in these folders."""
+    wanted = {(pin.name, pin.version) for pin in pins}
+    largest: dict[tuple[str, str], int] = {}
+    for wheel in (path for folder in folders for path in folder.glob("*.whl")):
+        name, version = (*wheel.name.split("-"), "", "")[:2]
+        key = (normalised(name), version)
+        if key in wanted:
+            with contextlib.suppress(zipfile.BadZipFile):  # uv refuses it later, by name
+                largest[key] = max(largest.get(key, 0), unpacked_bytes(wheel))
+    return sum(largest.values())
+
+
+def from_last_build(home: Home, name: str) -> int:
+    """The bytes of the newest environment of this set, 0 if none stands."""
+    of_set = [paths for paths, record in standing(home) if record.name == name]
+    return totals(read(of_set[-1].manifest))[1] if of_set else 0
+
+
+def ensure_room(home: Home, needed_bytes: int) -> None:
+    """Raise DiskFull before anything is written, where it would not fit."""
+    needed = int(needed_bytes * _BYTECODE_SHARE) + _SPARE_BYTES if needed_bytes else 0
+    free = shutil.disk_usage(home.envs).free
+    if free < needed:
+        raise DiskFull(
+            f"the environment needs about {needed / 2**20:,.0f} MiB, and {home.envs} has {free / 2**20:,.0f} MiB free",
+            hint="free space there, or move `home` of the target to a larger disk",
+        )
+
+
+def link_mode(source: Path, target: Path) -> str:
+    """`clone` where the file system shares blocks between these folders, else `copy`; never a hard link.
+
+    Asked here, since uv's own clone mode falls back to hard links: an edit in an environment would
+    reach uv's cache, and from there every later environment.
+    """
+    probe, copy = source / f".clone-{os.getpid()}", target / f".clone-{os.getpid()}"
+    try:
+        probe.write_bytes(b"x" * 4096)
+        with probe.open("rb") as old, copy.open("wb") as new:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+    except OSError:
+        return "copy"
+    else:
+        return "clone"
+    finally:
+        for path in (probe, copy):
+            with contextlib.suppress(OSError):  # it was not made, or its folder cannot be written
+                path.unlink()

@@ -1,0 +1,87 @@
+"""uv on the target: the argv of each call that a build makes, and its run, which ends with ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opsctl.sources import failure, masked
+
+Argv = tuple[str, ...]
+
+
+# becomes the program that its words name, and is killed when our process ends, however that ends
+_TIED = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True)
+class Uv:
+    """The uv program with what each of its calls gets."""
+
+    program: Path
+    python: Path  # of the environment that is built
+    say: Callable[[str], None]  # gets each row of its output
+    link_mode: str = "copy"
+    options: Argv = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def sync(self, lock: Path) -> None:
+        """Install exactly what the lock names; raises an error that names the package."""
+        words = ("pip", "sync", "--require-hashes", "--only-binary", ":all:", str(lock))
+        self._run(words, *self._common())
+
+    def reinstall(self, lock: Path, names: tuple[str, ...]) -> None:
+        """Install these distributions anew from freshly fetched files, past uv's cache."""
+        again = tuple(word for name in names for word in ("--reinstall-package", name))
+        words = ("pip", "sync", "--no-cache", "--require-hashes", "--only-binary", ":all:", *again, str(lock))
+        self._run(words, *self._common())
+
+    def venv(self, interpreter: str, folder: Path) -> None:
+        """Make an empty virtual environment in a folder that is there and empty."""
+        self._run(("venv", "--no-project", "--allow-existing", "--python", interpreter, "--no-python-downloads",
+                   str(folder)))  # fmt: skip
+
+    def cache_folder(self) -> Path:
+        """Where uv keeps what it unpacked."""
+        done = subprocess.run(
+            (str(self.program), "cache", "dir"), env=self._environment(), capture_output=True, text=True, check=False
+        )
+        return Path(done.stdout.strip() or ".")
+
+    def _environment(self) -> dict[str, str]:
+        # where torch comes from is the set's affair, not that of a variable here
+        inherited = {name: value for name, value in os.environ.items() if name != "UV_TORCH_BACKEND"}
+        return {**inherited, **self.environment, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+
+    def _common(self) -> Argv:
+        return ("--python", str(self.python), "--link-mode", self.link_mode, *self.options)
+
+    def _run(self, words: Argv, *options: str) -> None:
+        tie = (sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()))
+        argv = (*tie, str(self.program), *words, *options)
+        child = subprocess.Popen(
+            argv,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        rows: list[str] = []
+        assert child.stdout is not None
+        for row in child.stdout:
+            shown = masked(row.rstrip())
+            rows.append(shown)
+            self.say(shown)
+        if child.wait() != 0:
+            raise failure("\n".join(rows), child.returncode, doing=f"running uv {words[0]} {words[1]}")

@@ -1,0 +1,100 @@
+"""`env-verify`: compares an environment with its manifest. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from opsctl.agent.env import drift
+from opsctl.agent.env.layout import EnvPaths, find, read_env
+from opsctl.agent.env.manifest import Listing, Manifest, listing
+from opsctl.agent.env.manifest import read as read_manifest
+from opsctl.agent.env.wheels import Distribution, read_distribution
+from opsctl.agent.hashing import digests
+from opsctl.agent.session import Call
+from opsctl.env_records import Drift, EnvCheck
+
+# variables that make a job import, or load, something else than the environment holds
+_STEERING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "LD_PRELOAD", "LD_LIBRARY_PATH")
+_PYTHON_LIMIT_S = 10.0
+
+
+def _infos(paths: Iterable[str], site_packages: str) -> set[str]:
+    """The .dist-info folders, relative to the environment, that hold any of these files."""
+    prefix = f"{site_packages}/"
+    inside = (path[len(prefix) :].split("/") for path in paths if path.startswith(prefix))
+    return {prefix + parts[0] for parts in inside if len(parts) > 1 and parts[0].endswith(".dist-info")}
+
+
+def _foreign(
+    paths: EnvPaths, site_packages: str, manifest: Manifest, added: tuple[str, ...]
+) -> tuple[Distribution, ...]:
+    """Distributions whose .dist-info folder came after the build."""
+    built = {info for files in manifest.values() for info in _infos(files, site_packages)}
+    infos = _infos(added, site_packages) - built
+    return tuple(read_distribution(paths.root, paths.root / info) for info in sorted(infos))
+
+
+def _python_drift(paths: EnvPaths) -> tuple[Drift, ...]:
+    """Whether the interpreter still starts and is the version that the environment was built for."""
+    built_for = read_env(paths.root)
+    assert built_for is not None, "a standing environment has a record"
+    argv = (str(paths.python), "-I", "-S", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_PYTHON_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return (Drift("python", "", "bin/python", f"does not start: {error}"),)
+    version = done.stdout.strip()
+    if done.returncode != 0:
+        return (Drift("python", "", "bin/python", f"does not start: {done.stderr.strip()[-200:]}"),)
+    if version != built_for.python:
+        return (Drift("python", "", "bin/python", f"is {version} now; built for {built_for.python}"),)
+    return ()
+
+
+def steering_notes(environment: dict[str, str]) -> tuple[str, ...]:
+    """A sentence for each variable of the target that changes what a job imports."""
+    return tuple(
+        f"{name} is set on the target ({environment[name]}): a job that inherits it may import something else"
+        for name in _STEERING
+        if environment.get(name)
+    )
+
+
+def check(paths: EnvPaths, *, full: bool) -> EnvCheck:
+    """Compare the environment with its manifest; `full` hashes every file, on all cores."""
+    started = time.monotonic()
+    manifest = read_manifest(paths.manifest)
+    now: Listing = listing(paths.root)
+    compared = drift.compare(manifest, now)
+    site_packages = paths.site_packages().relative_to(paths.root).as_posix()
+    edited = drift.really_edited(manifest, compared, lambda asked: dict(digests(paths.root, asked)), full=full)
+    foreign = _foreign(paths, site_packages, manifest, compared.added) if compared.added else ()
+    found = drift.findings(manifest, compared, edited, foreign, site_packages)
+    return EnvCheck(
+        env_id=paths.env_id,
+        mode="full" if full else "quick",
+        num_files=sum(len(files) for files in manifest.values()),
+        seconds=round(time.monotonic() - started, 3),
+        drifts=_python_drift(paths) + found,
+        notes=steering_notes(dict(os.environ)),
+    )
+
+
+def resolve(call: Call) -> EnvPaths:
+    """The environment that a request names by id or by its resolved folder; "" is the active one."""
+    wanted = str(call.request.get("env", ""))
+    return find(call.home, Path(wanted).name)
+
+
+def verify(call: Call) -> Any:
+    """The EnvCheck of request["env"] ("" = active); request["full"] hashes everything."""
+    paths = resolve(call)
+    full = bool(call.request.get("full", False))
+    if full:
+        call.session.progress(f"hashing every file of {paths.env_id}")
+    return check(paths, full=full)

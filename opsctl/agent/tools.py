@@ -1,0 +1,70 @@
+"""Programs that the operator's side brings along, named by their hash and checked by it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from opsctl.agent.files import fsync_folder
+from opsctl.agent.hashing import digest
+from opsctl.agent.home import Home
+from opsctl.agent.session import Call
+from opsctl.env_records import Tool
+from opsctl.errors import CommandFailed, MissingTool, UsageError
+from opsctl.records import from_json
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+
+def has_tool(home: Home, tool: Tool) -> bool:
+    """Whether the program is there in full length; its hash is checked when it is used."""
+    path = home.tools / tool.name
+    return path.is_file() and path.stat().st_size == tool.size
+
+
+def tool_path(home: Home, tool: Tool | None) -> Path:
+    """The program, its hash checked; raises MissingTool."""
+    if tool is None:
+        raise MissingTool("the request names no uv", hint="this is a fault of the client")
+    path = home.tools / tool.name
+    if not path.is_file() or digest(path) != tool.sha256:
+        path.unlink(missing_ok=True)  # damaged: the next call brings it again
+        raise MissingTool(f"{path} is missing or damaged", hint="run the command again; it is brought anew")
+    return path
+
+
+def put_tool(call: Call) -> Any:
+    """Store the uploaded program under request["tool"]; raises CommandFailed if its hash differs."""
+    tool = from_json(Tool, call.request["tool"])
+    if not _NAME.match(tool.name):
+        raise UsageError(f"not a name for a tool: {tool.name!r}")
+    call.home.tools.mkdir(parents=True, exist_ok=True)
+    path = call.home.tools / tool.name
+    part = path.with_name(f".{tool.name}.{os.getpid()}.part")
+    try:
+        sha256 = _receive(call, part, tool)
+        if sha256 != tool.sha256:
+            raise CommandFailed(f"{tool.name} arrived with hash {sha256} instead of {tool.sha256}", hint="try again")
+        part.chmod(0o755)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+    return {"path": str(path)}
+
+
+def _receive(call: Call, part: Path, tool: Tool) -> str:
+    state = hashlib.sha256()
+    done = 0
+    with part.open("wb") as file:
+        for piece in call.session.uploads():
+            file.write(piece)
+            state.update(piece)
+            done += len(piece)
+            call.session.progress(f"bringing {tool.name}", done=done, total=tool.size)
+        file.flush()
+        os.fsync(file.fileno())
+    return state.hexdigest()

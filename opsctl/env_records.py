@@ -1,0 +1,114 @@
+"""Records of environments: what stands, what drifted. Frozen, standard library only, no I/O.
+
+Shipped inside the agent, like `records`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from opsctl.records import EnvRecord
+
+DRIFT_KINDS = ("edited", "missing", "added", "foreign", "intruder", "python")
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One difference between an environment and its manifest.
+
+    `foreign` is a distribution installed behind our back, `intruder` a file that Python runs by
+    itself at start (.pth, sitecustomize), `python` an interpreter that is not the one built for.
+    """
+
+    kind: str
+    distribution: str  # "" where no distribution owns the file
+    path: str  # relative to the environment
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class EnvCheck:
+    """What a look at an environment found; no drift means that it is as it was built."""
+
+    env_id: str
+    mode: str  # quick: sizes and times, then hashes of what differs; full: every hash
+    num_files: int
+    seconds: float
+    drifts: tuple[Drift, ...] = ()
+    notes: tuple[str, ...] = ()  # true and worth knowing, but no drift
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing drifted."""
+        return not self.drifts
+
+
+@dataclass(frozen=True)
+class EnvEntry:
+    """One environment that stands on the target."""
+
+    env_id: str
+    path: str
+    is_active: bool
+    record: EnvRecord
+    size_mib: float
+    num_files: int
+    used_by: tuple[str, ...] = ()  # runs that live and use it
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where a rebuild gets its files; credentials may stand in the addresses, so it is never shown."""
+
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    ca_bundle: str = ""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that the operator's side brings to the target, named by its hash."""
+
+    name: str  # uv-0.13.9-<sha256[:12]>
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class EnvRequest:
+    """What a rebuild is asked for: a set's lock, and where its files come from."""
+
+    name: str
+    lock: str  # the text of NAME.lock
+    label: str  # how messages name that file
+    sources: Sources = field(default_factory=Sources)
+    tool: Tool | None = None
+
+
+@dataclass(frozen=True)
+class EnvOutcome:
+    """How a rebuild ended: a standing environment, old or new, and it is active."""
+
+    env_id: str
+    path: str
+    is_new: bool
+    was_active: bool  # it was active already
+    record: EnvRecord
+    num_files: int = 0
+    size_mib: float = 0.0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EnvPlan:
+    """What a rebuild would do here: nothing (`outcome`), or build, for which `needs_tool` may be pushed."""
+
+    fingerprint: str
+    python: str
+    platform: str
+    outcome: EnvOutcome | None = None
+    needs_tool: bool = False
+    refused: tuple[dict[str, Any], ...] = ()  # standing environments of this fingerprint that drifted

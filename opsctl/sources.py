@@ -1,0 +1,100 @@
+"""Where distributions come from, as options for uv, and what uv's failures mean. Looks at folders, runs nothing.
+
+Shared by `env lock` (the operator's side) and `env rebuild` (the target); shipped inside the agent.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from opsctl.env_records import Sources
+from opsctl.errors import CommandFailed, DiskFull, OpsctlError
+
+_TAIL_ROWS = 25
+_CREDENTIALS = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s@]+@")
+_HASH_MISMATCH = re.compile(
+    r"Hash mismatch for `?(?P<what>[^`\s]+)`?.*?Expected:\s*(?P<expected>.*?)\s*Computed:\s*(?P<found>\S+:\S+)", re.S
+)
+
+
+def masked(text: str) -> str:
+    """The text without user names and passwords in its addresses.
+
+    >>> masked("see https://me:secret@host/simple")
+    'see https://***@host/simple'
+    """
+    return _CREDENTIALS.sub(r"\g<scheme>***@", text)
+
+
+def _first_of(environment: dict[str, str], *names: str) -> str:
+    return next((environment[name] for name in names if environment.get(name)), "")
+
+
+def with_environment(sources: Sources, environment: dict[str, str]) -> Sources:
+    """The sources, completed from uv's and pip's variables where the configuration is silent."""
+    extra = _first_of(environment, "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL").split()
+    links = _first_of(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS").replace(",", " ").split()
+    return Sources(
+        index_url=sources.index_url or _first_of(environment, "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"),
+        extra_index_urls=sources.extra_index_urls or tuple(extra),
+        find_links=sources.find_links or tuple(links),
+        ca_bundle=sources.ca_bundle or _first_of(environment, "SSL_CERT_FILE", "PIP_CERT"),
+    )
+
+
+def local_folders(find_links: tuple[str, ...]) -> tuple[Path, ...]:
+    """Those find-links entries that are folders on this machine."""
+    paths = (Path(text.removeprefix("file://")).expanduser() for text in find_links if not _is_remote(text))
+    return tuple(path for path in paths if path.is_dir())
+
+
+def _is_remote(link: str) -> bool:
+    return "://" in link and not link.startswith("file://")
+
+
+def _holds_torch(folders: tuple[Path, ...], version: str, backend: str) -> bool:
+    pattern = f"torch-{version}-*.whl" if version else f"torch-*+{backend}-*.whl"
+    return any(next(folder.glob(pattern), None) for folder in folders)
+
+
+def source_options(sources: Sources, *, torch_backend: str = "", torch_version: str = "") -> tuple[str, ...]:
+    """The options that say where files come from.
+
+    torch's own index is left out when a find-links folder has the wheel: of `torch_version` once it
+    is locked, of any version for `torch_backend` before.
+    """
+    options: list[str] = []
+    if sources.index_url:
+        options += ["--default-index", sources.index_url]
+    for url in sources.extra_index_urls:
+        options += ["--index", url]
+    for link in sources.find_links:
+        options += ["--find-links", link]
+    if torch_backend and not _holds_torch(local_folders(sources.find_links), torch_version, torch_backend):
+        options += ["--torch-backend", torch_backend]
+    return tuple(options)
+
+
+def failure(text: str, status: int, *, doing: str) -> OpsctlError:
+    """The error that uv's output amounts to."""
+    mismatch = _HASH_MISMATCH.search(text)
+    if mismatch:
+        expected = ", ".join(mismatch["expected"].split())
+        return CommandFailed(
+            f"{mismatch['what']}: its file has hash {mismatch['found']}, the lock says {expected}",
+            hint="the index or folder serves another file than was locked: check find_links and index_url,"
+            " or lock again if the change is wanted",
+        )
+    if "os error 28" in text or "No space left on device" in text:
+        return DiskFull(f"no space left while {doing}", hint="free space there, then run the command again")
+    tail = "\n".join(text.splitlines()[-_TAIL_ROWS:])
+    return CommandFailed(f"uv ended with status {status} while {doing}:\n{tail}", hint=_advice(text))
+
+
+def _advice(text: str) -> str:
+    if "No solution found" in text:
+        return "a version is not where we look: check the set, index_url and find_links"
+    if "Failed to fetch" in text or "error sending request" in text or "dns error" in text:
+        return "an index cannot be reached: set index_url, find_links or a proxy"
+    return "the output above is uv's own"
