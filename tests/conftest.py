@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import docker, lxc
+
+pytest_plugins = ["tests.support.places"]
 REQUIRED = frozenset(filter(None, os.environ.get("OPSCTL_TEST_REQUIRE", "").split(",")))
 COMMAND = Path(sys.executable).with_name("opsctl")
 
@@ -27,8 +30,8 @@ def _needs(program: str) -> Callable[[], str]:
 SERVICES: dict[str, Callable[[], str]] = {
     "tmux": _needs("tmux"),
     "ssh": lambda: "" if Path("/usr/sbin/sshd").exists() else "no sshd",
-    "docker": _needs("dockerd"),
-    "lxc": _needs("lxc-start"),
+    "docker": docker.why_not,
+    "lxc": lxc.why_not,
     "root": lambda: "" if os.geteuid() == 0 else "not root",
     "torch": lambda: "" if importlib.util.find_spec("torch") else "torch is not installed",
 }

@@ -4,52 +4,49 @@ from __future__ import annotations
 
 import base64
 import os
+import secrets
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from opsctl.agent.processes import pids, stat
+from opsctl.config import TargetConfig
 from opsctl.errors import Disconnected, MissingTool, UsageError
 from opsctl.target.client import AgentClient
-from opsctl.target.container import NoContainer
-from opsctl.target.host import LocalHost
 from opsctl.target.target import Target
+from tests.support.place import Place
 from tests.support.until import until
 
 
-@pytest.fixture(params=["local"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    return Target(request.param, LocalHost(), NoContainer(), home=str(tmp_path / "a home, it's"), python=sys.executable)
-
-
-@pytest.fixture
-def client(target: Target) -> AgentClient:
-    return AgentClient(target, operator="ana@desk")
-
-
-def test_the_agent_is_pushed_once_and_answers(client: AgentClient, target: Target) -> None:
+def test_the_agent_is_pushed_once_and_answers(client: AgentClient, place: Place, home: str) -> None:
     first, second = client.call("probe"), client.call("probe")
-    assert first["home"] == target.home == second["home"]
-    assert len(list((Path(target.home) / "agent").iterdir())) == 1
-    assert Path(target.home).stat().st_mode & 0o777 == 0o700
+    assert first["home"] == home == second["home"]
+    assert len(list(place.outside(f"{home}/agent").iterdir())) == 1
+    assert place.outside(home).stat().st_mode & 0o777 == 0o700
 
 
-def test_a_damaged_agent_is_pushed_again(client: AgentClient, target: Target) -> None:
+def test_a_damaged_agent_is_pushed_again(client: AgentClient, place: Place, home: str) -> None:
     client.call("probe")
-    (pushed,) = (Path(target.home) / "agent").iterdir()
+    (pushed,) = place.outside(f"{home}/agent").iterdir()
     pushed.write_bytes(b"import os; os.abort()")
     assert client.call("probe")["python"]
 
 
-def test_a_home_below_the_users_own_is_found(target: Target, own_home: Path) -> None:
-    below = Target("t", target.host, target.container, home="~/x y", python=target.python)
-    assert AgentClient(below, operator="a").call("probe")["home"] == str(own_home / "x y")
+def test_a_home_below_the_users_own_is_found(target: Target, place: Place) -> None:
+    name = f"x {secrets.token_hex(4)}"
+    found = AgentClient(replace(target, home=f"~/{name}"), operator="a").call("probe")["home"]
+    assert found.endswith(f"/{name}")
+    assert place.outside(found).is_dir()
+    shutil.rmtree(place.outside(found))
 
 
 def test_errors_come_back_as_what_they_are(client: AgentClient) -> None:
@@ -67,18 +64,18 @@ def _execute(client: AgentClient, *argv: str) -> tuple[bytes, bytes, dict[str, o
     raise AssertionError("no result")
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12), max_size=5))
 def test_hostile_words_arrive_as_they_are(client: AgentClient, words: list[str]) -> None:
     printer = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode, sys.argv[1:])))"
-    out, _, outcome = _execute(client, sys.executable, "-c", printer, *words)
+    out, _, outcome = _execute(client, client.target.python, "-c", printer, *words)
     assert out == b"\0".join(word.encode() for word in words)
     assert outcome["code"] == 0
 
 
 def test_a_megabyte_on_both_streams_arrives_whole(client: AgentClient) -> None:
     writer = "import sys; [s.buffer.write(bytes(range(256)) * 4096) for s in (sys.stderr, sys.stdout)]"
-    out, err, _ = _execute(client, sys.executable, "-c", writer)
+    out, err, _ = _execute(client, client.target.python, "-c", writer)
     assert out == err == bytes(range(256)) * 4096
 
 
@@ -96,34 +93,30 @@ def test_a_program_that_is_not_there_is_named(client: AgentClient) -> None:
 
 
 def test_no_python_there_is_a_missing_tool(target: Target) -> None:
-    bare = Target("t", target.host, target.container, home=target.home, python="python-of-nowhere")
     with pytest.raises(MissingTool, match="python-of-nowhere"):
-        AgentClient(bare, operator="a").call("probe")
+        AgentClient(replace(target, python="python-of-nowhere"), operator="a").call("probe")
 
 
-def test_an_agent_that_dies_is_a_lost_link(target: Target, tmp_path: Path) -> None:
-    dying = tmp_path / "python"
-    dying.write_text("#!/bin/sh\necho worn out >&2\nexit 3\n")
-    dying.chmod(0o755)
+def test_an_agent_that_dies_is_a_lost_link(target: Target, place: Place, home: str) -> None:
+    dying = f"{home[: home.rindex('/')]}/python"
+    place.outside(dying).write_text("#!/bin/sh\necho worn out >&2\nexit 3\n")
+    place.outside(dying).chmod(0o755)
     with pytest.raises(Disconnected, match="worn out"):
-        AgentClient(Target("t", target.host, target.container, home=target.home, python=str(dying)), operator="a").call(
-            "probe"
-        )
+        AgentClient(replace(target, python=dying), operator="a").call("probe")
 
 
 CALLER = """
 import sys
+from opsctl.config import TargetConfig
+from opsctl.ops.workspace import build_target
 from opsctl.target.client import AgentClient
-from opsctl.target.container import NoContainer
-from opsctl.target.host import LocalHost
-from opsctl.target.target import Target
-client = AgentClient(Target("t", LocalHost(), NoContainer(), home=sys.argv[1], python=sys.executable), operator="a")
+client = AgentClient(build_target("t", TargetConfig.model_validate_json(sys.argv[1])), operator="a")
 print("calling", flush=True)
-client.call("exec", {"argv": ["sh", "-c", "sleep 600.125 & exec sleep 600.125"]})
+client.call("exec", {"argv": ["sh", "-c", 'sleep "$1" & exec sleep "$1"', "sh", sys.argv[2]]})
 """
 
 
-def _left(home: str, caller: int) -> list[bytes]:
+def _left(home: str, nap: str, caller: int) -> list[bytes]:
     """The command lines that this call left running: the agent in `home`, and the sleeps it holds."""
     found = []
     for pid in pids():
@@ -131,15 +124,23 @@ def _left(home: str, caller: int) -> list[bytes]:
             words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        is_ours = words[:2] == [b"sleep", b"600.125"] or f"{home}/agent/".encode() in words[1 if len(words) > 1 else 0]
+        is_agent = len(words) > 1 and words[1].startswith(f"{home}/agent/".encode())
+        is_ours = is_agent or words[:2] == [b"sleep", nap.encode()]
         if is_ours and pid != caller and (one := stat(pid)) and one.state != "Z":
             found.append(b" ".join(words))
     return found
 
 
 @pytest.fixture
-def caller(target: Target) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", CALLER, target.home], stdout=subprocess.PIPE)
+def nap() -> str:
+    """The seconds of a sleep that no other test run sleeps."""
+    return f"600.{secrets.randbelow(10**9):09d}"
+
+
+@pytest.fixture
+def caller(settings: TargetConfig, nap: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-c", CALLER, settings.model_dump_json(), nap]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     yield process
@@ -151,9 +152,9 @@ def caller(target: Target) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize(("how", "within_s"), [(signal.SIGKILL, 5.0), (signal.SIGSTOP, 20.0)])
 def test_a_client_that_is_gone_or_frozen_leaves_no_process(
-    caller: subprocess.Popen[bytes], target: Target, how: signal.Signals, within_s: float
+    caller: subprocess.Popen[bytes], home: str, nap: str, how: signal.Signals, within_s: float
 ) -> None:
     """SIGKILL sends EOF; a stopped client sends nothing at all, and the agent has to notice that."""
-    until(lambda: len(_left(target.home, caller.pid)) == 3, within_s=15)
+    until(lambda: len(_left(home, nap, caller.pid)) == 3, within_s=15)
     os.kill(caller.pid, how)
-    until(lambda: not _left(target.home, caller.pid), within_s=within_s)
+    until(lambda: not _left(home, nap, caller.pid), within_s=within_s)

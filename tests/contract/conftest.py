@@ -1,0 +1,61 @@
+"""One body of tests over every host and every kind of container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from opsctl.config import TargetConfig
+from opsctl.ops.workspace import build_target
+from opsctl.target.client import AgentClient
+from opsctl.target.target import Target
+from tests.support.place import Place
+from tests.support.places import KINDS, MARKS
+
+HOSTS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"local": ()}
+
+
+def _combinations() -> list[Any]:
+    """Every host with every container, as parameters with the marks of the services that they need."""
+    return [
+        pytest.param((host, kind), id=f"{host}-{kind}", marks=[*HOSTS[host], *MARKS[kind]])
+        for host in HOSTS
+        for kind in KINDS
+    ]
+
+
+@pytest.fixture(params=_combinations())
+def combination(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The host and the container of this test."""
+    return request.param  # type: ignore[no-any-return]  # pytest's parameters have no type
+
+
+@pytest.fixture
+def place(combination: tuple[str, str], request: pytest.FixtureRequest) -> Place:
+    """Where the target's files and processes are."""
+    return request.getfixturevalue(f"{combination[1]}_place")  # type: ignore[no-any-return]  # found by name
+
+
+@pytest.fixture
+def home(place: Place) -> Iterator[str]:
+    """A home for opsctl inside, whose name needs quoting."""
+    with place.folder() as folder:
+        yield f"{folder}/a home"
+
+
+@pytest.fixture
+def settings(combination: tuple[str, str], place: Place, home: str) -> TargetConfig:
+    """The target's section of opsctl.yaml."""
+    return TargetConfig.model_validate(place.settings(host=combination[0], home=home))
+
+
+@pytest.fixture
+def target(settings: TargetConfig) -> Target:
+    return build_target("t", settings)
+
+
+@pytest.fixture
+def client(target: Target) -> AgentClient:
+    return AgentClient(target, operator="ana@desk")

@@ -1,0 +1,44 @@
+"""Fixtures: one container of each kind for the whole test run, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.docker import docker_place as running_docker
+from tests.support.lxc import lxc_place as running_lxc
+from tests.support.lxc import pct_place as running_pct
+from tests.support.place import Place
+
+KINDS = ("none", "docker", "lxc", "pct")
+# the service that a kind needs, as a mark
+MARKS = {"none": (), "docker": (pytest.mark.docker,), "lxc": (pytest.mark.lxc,), "pct": (pytest.mark.lxc,)}
+
+
+@pytest.fixture(scope="session")
+def none_place() -> Place:
+    """This machine itself."""
+    return Place("none", python=sys.executable)
+
+
+@pytest.fixture(scope="session")
+def docker_place() -> Iterator[Place]:
+    """A Docker container."""
+    with running_docker() as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def lxc_place() -> Iterator[Place]:
+    """An LXC container."""
+    with running_lxc() as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def pct_place() -> Iterator[Place]:
+    """An LXC container behind the stand-in `pct`."""
+    with running_pct() as place:
+        yield place
