@@ -26,7 +26,7 @@ LOG_ROWS = 100
 class Rows:
     """The whole rows of a file of JSON lines: the last `backlog`, then what it gains, also where it is replaced."""
 
-    def __init__(self, path: Path, *, backlog: int = BACKLOG_ROWS) -> None:
+    def __init__(self, path: Path, backlog: int) -> None:
         self._path = path
         self._backlog = backlog
         self._inode = 0
@@ -94,11 +94,9 @@ class Watch:
         self._status: RunStatus | None = None
         self._looked = float("-inf")
         self._verdict_stamp = (0, 0)
-        self._rows = {
-            "finding": Rows(paths.findings),
-            "metrics": Rows(paths.metrics),
-            "sample": Rows(paths.telemetry),
-        }
+        files = {"finding": paths.findings, "metrics": paths.metrics, "sample": paths.telemetry}
+        backlog = call.request.get("backlog", BACKLOG_ROWS)
+        self._rows = {kind: Rows(path, backlog) for kind, path in files.items()}
         self._log = LogText(paths.log, first_offset(paths.log, {"rows": LOG_ROWS, **call.request}))
 
     def step(self) -> RunStatus:
@@ -135,7 +133,8 @@ class Watch:
 def watch(call: Call) -> RunStatus:
     """Streams what stands, a `caught_up`, then what comes until the run ends (`once`: no more); returns the status.
 
-    The request's `start` is the byte of the log to begin at, else its last `rows` rows are told.
+    The request's `start` is the byte of the log to begin at, else its last `rows` rows are told; `backlog`
+    is how many rows of each other file are.
     """
     paths = find(call.home, call.request.get("run", ""))
     told = Watch(call, paths)

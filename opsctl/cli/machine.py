@@ -115,10 +115,13 @@ def job(state: WatchState, frame: Frame) -> Text:
     process, busy = sample.process, cores_used(state)
     sizes = [one.process.rss_mib if one.process else None for one in state.samples]
     width = min(30, max(0, (frame.width - 62) // 2))
+    most = max(1.0, *(cores or 0.0 for cores in busy)) if busy else None
     left = Text.assemble(("job  ", LABEL), _processes(process.num_processes, process.states), ("  cpu ", LABEL))
     left.append(f"{busy[-1]:.1f} cores " if busy and busy[-1] is not None else f"{UNKNOWN} ")
-    left.append(frame.spark(busy, width, 0, None), "green").append("  rss ", LABEL)
-    left.append(f"{gib(process.rss_mib)} ").append(frame.swing(sizes, width, process.rss_mib / 4), "cyan")
+    left.append(frame.spark(busy, min(width, len(busy)), 0, most), "green").append("  rss ", LABEL)
+    left.append(f"{gib(process.rss_mib)} ").append(
+        frame.swing(sizes, min(width, len(sizes)), process.rss_mib / 4), "cyan"
+    )
     free = sample.disk_free_mib
     return frame.sides(left, Text(f"disk {gib(free)} free" if free is not None else "", LABEL))
 

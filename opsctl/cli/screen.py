@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from opsctl.cli import machine, panels
-from opsctl.cli.frame import Frame, rule
+from opsctl.cli.frame import QUIET, Frame, rule
 from opsctl.ops.watch_state import WatchState
 
 _MIN_LOG_ROWS = 3
@@ -54,13 +54,15 @@ def _log(state: WatchState, frame: Frame, room: int, gap: list[Text]) -> list[Te
     return head + panels.log(state, frame, room - len(head)) if room > len(head) else []
 
 
-def draw_end(state: WatchState, *, now: float, width: int, is_ascii: bool = False) -> list[Text]:
-    """What stays on the terminal after the screen is gone: how the run is, and why."""
+def draw_end(state: WatchState, *, now: float, width: int, height: int, is_ascii: bool = False) -> list[Text]:
+    """What stays on the terminal after the screen is gone, on about one page: how the run is, and why."""
     frame = Frame(width, now - state.clock_ahead_s, is_ascii)
     rows = [panels.title(state, frame), *panels.verdict(state, frame, _MAX_END_ROWS), *panels.progress(state, frame)]
     if noticed := panels.findings(state, frame, _MAX_FINDINGS):
         rows += [rule(frame, "findings"), *noticed]
-    return _plainer([*rows, rule(frame, "log"), *panels.log(state, frame, _MAX_END_ROWS)], is_ascii=is_ascii)
+    room = 5 if state.verdict.verdict in QUIET else min(_MAX_END_ROWS, height - len(rows) - 3)
+    rows += [rule(frame, "log"), *panels.log(state, frame, max(_MIN_LOG_ROWS, room))]
+    return _plainer(rows, is_ascii=is_ascii)
 
 
 @dataclass(frozen=True)
@@ -92,5 +94,5 @@ class End:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The rows of `draw_end`."""
         width = min(options.max_width, _MAX_END_WIDTH)
-        rows = draw_end(self.state, now=self.now, width=width, is_ascii=options.ascii_only)
+        rows = draw_end(self.state, now=self.now, width=width, height=console.height, is_ascii=options.ascii_only)
         yield Text("\n", no_wrap=True, overflow="crop").join(rows)

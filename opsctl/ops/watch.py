@@ -18,7 +18,8 @@ from opsctl.ops.workspace import Workspace
 from opsctl.target.client import AgentClient, Message
 
 _BACKLOG_KINDS = frozenset({"finding", "metrics", "sample"})
-_REMEMBERED = 1000  # more rows than a backlog holds
+_RESUMED_ROWS = 2000  # of each file, so that a pause of minutes loses no row
+_REMEMBERED = 3 * _RESUMED_ROWS
 _LINK_LOST = (Disconnected, Unreachable)
 
 
@@ -83,7 +84,10 @@ class _Follower:
             yield _link(is_up=True)
 
     def _open(self) -> _Stream:
-        rest = self._client.stream("run-watch", {"run": self._run, "start": self._next_byte})
+        request: dict[str, Any] = {"run": self._run}
+        if self._is_resumed:
+            request |= {"start": self._next_byte, "backlog": _RESUMED_ROWS}
+        rest = self._client.stream("run-watch", request)
         return _Stream(next(rest), rest)
 
     def _reopen(self) -> _Stream:

@@ -68,7 +68,7 @@ def test_nothing_of_the_log_reaches_the_terminal_as_a_command() -> None:
 
 def test_what_stays_on_the_terminal_names_cause_and_place() -> None:
     state, now = recorded.folded("crashed-by-exception")
-    text = "\n".join(row.plain for row in draw_end(state, now=now, width=120))
+    text = "\n".join(row.plain for row in draw_end(state, now=now, width=120, height=24))
     assert "CRASHED  python exception" in text
     assert "/srv/code/trainer/loss.py:41" in text
     assert "no supervised slot" in text.splitlines()[-1]
