@@ -26,6 +26,9 @@ VERBS: dict[str, str] = {
     "run-logs": "opsctl.agent.run_logs:logs",
     "run-watch": "opsctl.agent.run_watch:watch",
     "run-stop": "opsctl.agent.run_stop:stop",
+    "run-attach": "opsctl.agent.run_queries:attach",
+    "has-code": "opsctl.agent.code:has_code",
+    "put-code": "opsctl.agent.code:put_code",
 }
 # what a run's pane or a recorder starts: `AGENT job NAME ARG...`, no client attached
 JOBS: dict[str, str] = {

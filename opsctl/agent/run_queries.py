@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from opsctl.agent import tmux
 from opsctl.agent.home import RunPaths
 from opsctl.agent.run_state import all_runs, find, status
 from opsctl.agent.session import Call
-from opsctl.errors import CommandFailed, TimedOut
+from opsctl.errors import CheckFailed, CommandFailed, TimedOut
 from opsctl.records import RunStatus
 
 LIST_LIMIT = 50
@@ -58,3 +59,16 @@ def wait(call: Call) -> RunStatus:
                 hint="wait again, or look at it with `opsctl watch`",
             )
         time.sleep(POLL_S)
+
+
+def attach(call: Call) -> list[str]:
+    """The command that shows the run's pane on a terminal of the target; raises CheckFailed where there is none."""
+    found = show_status(call)
+    if found.state in ENDED:
+        raise CheckFailed(f"run {found.run.run_id} is {found.state}", hint="`opsctl train logs` shows what it wrote")
+    if not tmux.is_serving(found.run.socket):
+        raise CheckFailed(
+            f"the tmux server of run {found.run.run_id} is gone; the run itself goes on",
+            hint="`opsctl train logs -f` follows it",
+        )
+    return list(tmux.attach_argv(found.run.socket, found.run.session))

@@ -8,6 +8,7 @@ import re
 import secrets as randomness
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from opsctl.agent import gpus, leases, tmux
 from opsctl.agent.files import read_record, write_record
@@ -18,7 +19,7 @@ from opsctl.agent.processes import identity, is_alive
 from opsctl.agent.recorder.secrets import write_once
 from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
-from opsctl.errors import Busy, CommandFailed, TimedOut, UsageError, error_named
+from opsctl.errors import Busy, CheckFailed, CommandFailed, TimedOut, UsageError, error_named
 from opsctl.records import GpuSample, LockOwner, RunRecord, RunSpec, from_json
 
 START_LIMIT_S = 30.0
@@ -34,6 +35,7 @@ def start(call: Call) -> RunRecord:
     """
     spec = from_json(RunSpec, call.request["spec"])
     check(spec)
+    spec = locate(call.home, spec, has_cache=bool(call.request.get("cache")))
     tmux.require_tmux()
     secrets = _receive_secrets(call, spec)
     call.home.ensure()
@@ -67,6 +69,33 @@ def check(spec: RunSpec) -> None:
     for name in (*spec.environment, *spec.secret_names):
         if not _VARIABLE.match(name):
             raise UsageError(f"{name!r} is no name for an environment variable")
+
+
+def locate(home: Home, spec: RunSpec, *, has_cache: bool) -> RunSpec:
+    """The spec with folders where the client gave ids of an environment and of sources; raises CheckFailed."""
+    env = _folder(home.envs, spec.env)
+    code = _folder(home.code, spec.code)
+    cache_dir = spec.cache_dir or (_cache_dir(home, env) if has_cache else "")
+    return replace(spec, env=env, code=code, cache_dir=cache_dir)
+
+
+def _folder(parent: Path, name: str) -> str:
+    if not name:
+        return ""
+    folder = parent / name  # an absolute name stays as it is
+    if not folder.is_dir():
+        raise CheckFailed(f"{folder} is not on the target", hint="it was removed in the meantime; try again")
+    return str(folder)
+
+
+def _cache_dir(home: Home, env: str) -> str:
+    from opsctl.agent.cache.key import key_of, key_without_env
+    from opsctl.agent.env.layout import EnvPaths
+
+    key = key_of(EnvPaths(Path(env))) if env else key_without_env()
+    folder = home.live_caches / key.digest
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
 
 
 def new_run_id(name: str, now: float, suffix: str) -> str:

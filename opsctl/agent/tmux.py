@@ -80,6 +80,7 @@ def is_serving(path: str) -> bool:
         return connection.connect_ex(path) == 0
 
 
-def attach_argv(socket: str, session: str) -> tuple[str, ...]:
+def attach_argv(path: str, session: str) -> tuple[str, ...]:
     """The command that shows the run's pane on a terminal."""
-    return ("tmux", "-S", socket, "-u", "attach-session", "-t", f"={session}")
+    outer = ("env", "-u", "TMUX", "-u", "TMUX_PANE")  # tmux refuses to attach from inside another tmux
+    return (*outer, "tmux", "-S", path, "-u", "attach-session", "-t", f"={session}")

@@ -17,6 +17,7 @@ from opsctl import __version__, ui
 from opsctl.cli.exec import exec_
 from opsctl.cli.init import init
 from opsctl.cli.options import noun
+from opsctl.cli.train import train
 from opsctl.cli.watch import watch
 from opsctl.errors import (
     EXIT_INTERRUPTED,
@@ -31,6 +32,7 @@ app = noun("opsctl", "Environments, training runs and compile caches on GPU host
 app.command()(init)
 app.command("exec")(exec_)
 app.command()(watch)
+app.add_typer(train)
 
 
 def _show_version(wanted: bool) -> None:
