@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,21 +11,10 @@ from opsctl.ops.workspace import build_target
 from opsctl.target.client import AgentClient
 from opsctl.target.target import Target
 from tests.support.place import Place
-from tests.support.places import KINDS, MARKS
-
-HOSTS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"local": ()}
+from tests.support.places import combinations
 
 
-def _combinations() -> list[Any]:
-    """Every host with every container, as parameters with the marks of the services that they need."""
-    return [
-        pytest.param((host, kind), id=f"{host}-{kind}", marks=[*HOSTS[host], *MARKS[kind]])
-        for host in HOSTS
-        for kind in KINDS
-    ]
-
-
-@pytest.fixture(params=_combinations())
+@pytest.fixture(params=combinations())
 def combination(request: pytest.FixtureRequest) -> tuple[str, str]:
     """The host and the container of this test."""
     return request.param  # type: ignore[no-any-return]  # pytest's parameters have no type

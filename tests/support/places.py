@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,24 @@ from tests.support.place import Place
 
 KINDS = ("none", "docker", "lxc", "pct")
 # the service that a kind needs, as a mark
-MARKS = {"none": (), "docker": (pytest.mark.docker,), "lxc": (pytest.mark.lxc,), "pct": (pytest.mark.lxc,)}
+MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "none": (),
+    "docker": (pytest.mark.docker,),
+    "lxc": (pytest.mark.lxc,),
+    "pct": (pytest.mark.lxc,),
+}
+
+
+HOSTS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"local": ()}
+
+
+def combinations(kinds: Iterable[str] = KINDS) -> list[Any]:
+    """Every host with each of these containers, as parameters with the marks of the services that they need."""
+    return [
+        pytest.param((host, kind), id=f"{host}-{kind}", marks=[*HOSTS[host], *MARKS[kind]])
+        for host in HOSTS
+        for kind in kinds
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,123 @@
+"""A container that is stopped, paused, missing or restarted is told apart from a lost link and from a dead agent."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from opsctl.config import TargetConfig
+from opsctl.errors import ContainerMissing, Disconnected, MissingTool
+from opsctl.ops.workspace import build_target
+from opsctl.target.client import AgentClient
+from opsctl.target.command import Argv
+from opsctl.target.host import LocalChannel, LocalHost
+from opsctl.target.target import Target
+from tests.support.docker import docker_place
+from tests.support.lxc import lxc_place, pct_place
+from tests.support.place import Place
+from tests.support.places import MARKS
+from tests.support.until import until
+
+PLACES = {"docker": docker_place, "lxc": lxc_place, "pct": pct_place}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(kind, marks=MARKS[kind]) for kind in PLACES])
+def own_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A container that these tests alone may stop."""
+    with PLACES[request.param]() as place:
+        yield place
+
+
+@pytest.fixture
+def target(own_place: Place) -> Target:
+    return build_target("t", TargetConfig.model_validate(own_place.settings(home="/tmp/opsctl")))
+
+
+@pytest.fixture
+def client(target: Target) -> AgentClient:
+    return AgentClient(target, operator="ana@desk")
+
+
+@pytest.fixture
+def stopped(own_place: Place) -> Iterator[None]:
+    own_place.do("stop")
+    yield
+    own_place.do("start")
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_stopped_container_is_named_with_the_way_to_start_it(client: AgentClient) -> None:
+    with pytest.raises(ContainerMissing, match="does not run") as caught:
+        client.call("probe")
+    assert caught.value.exit_code == 4
+    assert client.target.container.label in caught.value.message
+    assert "`opsctl container up -t t`" in caught.value.hint
+    assert " ".join(client.target.container.start_argv) in caught.value.hint
+
+
+def test_a_container_that_does_not_exist_is_named(own_place: Place) -> None:
+    kind = own_place.kind
+    settings = own_place.settings(container={kind: 999_999_999 if kind == "pct" else "of-nowhere"})
+    with pytest.raises(ContainerMissing, match="there is no container"):
+        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+
+
+def test_a_host_without_the_tool_is_told(own_place: Place) -> None:
+    settings = own_place.settings(become=["env", "PATH=/nonexistent"])
+    with pytest.raises(MissingTool, match="is not on this machine"):
+        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+
+
+def _begun(client: AgentClient) -> Generator[dict[str, Any], None, None]:
+    """A call in the middle: its command has printed a row and sleeps on."""
+    messages = client.stream("exec", {"argv": ["sh", "-c", "echo begun; exec sleep 600"]})
+    until(lambda: next(messages)["type"] == "record")
+    return messages
+
+
+@pytest.mark.parametrize(("action", "undo", "said"), [("stop", "start", "does not run"), ("pause", "resume", "paused")])
+def test_a_container_that_goes_in_mid_call_is_told(
+    own_place: Place, client: AgentClient, action: str, undo: str, said: str
+) -> None:
+    # Proxmox calls a paused container running
+    error, said = (
+        (Disconnected, "no sign of life") if (own_place.kind, action) == ("pct", "pause") else (ContainerMissing, said)
+    )
+    with closing(_begun(client)) as messages:
+        own_place.do(action)
+        try:
+            with pytest.raises(error, match=said):
+                next(messages)
+        finally:
+            own_place.do(undo)
+    assert client.call("probe")["python"]
+
+
+def test_a_container_restarted_in_mid_call_is_a_call_that_broke_off(own_place: Place, client: AgentClient) -> None:
+    with closing(_begun(client)) as messages:
+        own_place.do("restart")
+        with pytest.raises(Disconnected):
+            next(messages)
+    assert client.call("probe")["python"]
+
+
+@dataclass(frozen=True)
+class CountingHost(LocalHost):
+    """This machine, with a list of what was started on it."""
+
+    started: list[Argv] = field(default_factory=list)
+
+    def start(self, argv: Argv) -> LocalChannel:
+        self.started.append(argv)
+        return super().start(argv)
+
+
+def test_a_good_call_asks_for_no_state(target: Target) -> None:
+    host = CountingHost()
+    counted = Target("t", host, target.container, home=target.home, become=target.become)
+    AgentClient(counted, operator="a").call("probe")
+    assert len(host.started) == 1
