@@ -109,7 +109,9 @@ def _once_json(steps: Iterator[Step]) -> WatchState:
 
 def state_json(state: WatchState) -> dict[str, Any]:
     """The one document of `--once --json`: the status with findings, last metrics and last rows of the log."""
-    status = to_json(state.status) if state.status else {}
+    from opsctl.cli.train_view import status_json
+
+    status = status_json(state.status) if state.status else {}
     rows = [row.text for row in state.log_rows]
     last = state.metrics[-1] if state.metrics else None
     return {**status, "target": state.target, "findings": to_json(state.findings), "metrics": last, "log": rows}
