@@ -6,7 +6,6 @@ Shipped inside the agent, like `records`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from opsctl.records import EnvRecord
 
@@ -104,11 +103,10 @@ class EnvOutcome:
 
 @dataclass(frozen=True)
 class EnvPlan:
-    """What a rebuild would do here: nothing (`outcome`), or build, for which `needs_tool` may be pushed."""
+    """What a rebuild would do here: nothing, where `outcome` names what stands, or build anew."""
 
     fingerprint: str
     python: str
     platform: str
     outcome: EnvOutcome | None = None
-    needs_tool: bool = False
-    refused: tuple[dict[str, Any], ...] = ()  # standing environments of this fingerprint that drifted
+    drifted: tuple[EnvCheck, ...] = ()  # environments of this fingerprint that stand and have drifted

@@ -26,6 +26,17 @@ VERBS: dict[str, str] = {
     "run-logs": "opsctl.agent.run_logs:logs",
     "run-watch": "opsctl.agent.run_watch:watch",
     "run-stop": "opsctl.agent.run_stop:stop",
+    "job-follow": "opsctl.agent.job_follow:follow",
+    "put-tool": "opsctl.agent.tools:put_tool",
+    "env-list": "opsctl.agent.env.verbs:list_envs",
+    "env-plan": "opsctl.agent.env.verbs:plan",
+    "env-rebuild": "opsctl.agent.env.verbs:rebuild",
+    "env-verify": "opsctl.agent.env.verify:verify",
+    "env-activate": "opsctl.agent.env.verbs:activate",
+    "cache-list": "opsctl.agent.cache.list:list_caches",
+    "cache-prewarm": "opsctl.agent.cache.prewarm:prewarm",
+    "cache-snapshot": "opsctl.agent.cache.snapshot:snapshot",
+    "cache-restore": "opsctl.agent.cache.restore:restore",
     "run-attach": "opsctl.agent.run_queries:attach",
     "has-code": "opsctl.agent.code:has_code",
     "put-code": "opsctl.agent.code:put_code",
@@ -34,6 +45,9 @@ VERBS: dict[str, str] = {
 JOBS: dict[str, str] = {
     "recorder": "opsctl.agent.recorder.main:record",
     "notify": "opsctl.agent.recorder.notify:deliver",
+    "env-build": "opsctl.agent.env.build:main",
+    "cache-prewarm": "opsctl.agent.cache.prewarm:main",
+    "cache-snapshot": "opsctl.agent.cache.snapshot:main",
 }
 
 

@@ -1,0 +1,113 @@
+"""`cache-prewarm`: a job's own prewarm command in its own environment, into the live cache, measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from opsctl.agent import jobs
+from opsctl.agent.cache.key import CacheKey
+from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, read_json, read_warmed, remember_warmed
+from opsctl.agent.cache.snapshot import cache_lock
+from opsctl.agent.env.layout import find
+from opsctl.agent.home import Home
+from opsctl.agent.locks import held
+from opsctl.agent.main import agent_argv
+from opsctl.agent.run_start import start
+from opsctl.agent.session import Call
+from opsctl.cache_records import Warmed
+from opsctl.errors import CommandFailed, MissingTool
+from opsctl.records import RunSpec, from_json, to_json
+
+
+def prewarm(call: Call) -> Any:
+    """Start the prewarm that request["spec"] describes, its argv the job's command; returns the RunRecord.
+
+    The environment and the cache folder are filled in here, since only the target knows them.
+    """
+    spec = from_json(RunSpec, call.request["spec"])
+    uses_env = bool(call.request.get("uses_env", True))
+    env = find(call.home, Path(spec.env).name) if uses_env else None
+    live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=uses_env))
+    words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, "--", *spec.argv)
+    started = to_json(spec) | {
+        "argv": (*agent_argv(), *words),
+        "env": str(env.root) if env else "",
+        "cache_dir": str(live.root),
+    }
+    call.request = {"spec": started, "placeholders": True}
+    return start(call)
+
+
+def _run(argv: tuple[str, ...]) -> float:
+    """Run the job's command to its end; returns how long it took."""
+    started = time.monotonic()
+    try:
+        status = subprocess.run(argv, check=False).returncode
+    except FileNotFoundError:
+        raise MissingTool(f"no program {argv[0]!r} on the target", hint="check the job's `prewarm` command") from None
+    if status != 0:
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise CommandFailed(f"the prewarm {how}", hint="its output is in the run's log")
+    return round(time.monotonic() - started, 2)
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    """What the job wrote as its result, {} if it wrote none."""
+    path = folder / jobs.RESULT
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _figure(report: dict[str, Any], *names: str) -> float:
+    return sum(float(report.get(name) or 0) for name in names)
+
+
+def is_warm(report: dict[str, Any], num_new_files: int) -> bool | None:
+    """Whether nothing had to be compiled: the job's own word, and no word against it from the disk; pure."""
+    said = report.get("warm")
+    return bool(said) and num_new_files == 0 if isinstance(said, bool) else None
+
+
+def warm(live: LivePaths, job: str, argv: tuple[str, ...], progress: jobs.Progress, *, operator: str) -> Warmed:
+    """Run the prewarm and keep in the live cache what it left."""
+    folder = Path.cwd()
+    key = CacheKey({name: str(value) for name, value in read_json(live.key).items()})
+    home = Home.at(str(live.root.parents[2]))
+    with held(cache_lock(home, key), operator=operator, why=f"cache prewarm of {job}"):
+        before = listing(live.root)
+        progress.phase("prewarm", " ".join(argv))
+        seconds = _run(argv)
+        num_new = len(listing(live.root).keys() - before.keys())
+        report = _report(folder)
+        found = is_warm(report, num_new)
+        was_cold = num_new > 0 if found is None else not found
+        known = read_warmed(live).get(job)
+        warmed = Warmed(
+            job=job,
+            time=time.time(),
+            seconds=seconds,
+            cold_s=seconds if was_cold else (known.cold_s if known else None),
+            num_new_files=num_new,
+            is_warm=found,
+            report=report,
+            run_id=folder.name,
+            cache_dir=str(live.root),
+        )
+        remember_warmed(live, warmed)
+    return warmed
+
+
+def main(arguments: list[str]) -> int:
+    """`AGENT job cache-prewarm LIVE JOB OPERATOR -- WORD...`."""
+    live, job, operator, _, *argv = arguments
+    return jobs.run(
+        lambda progress: warm(LivePaths(Path(live)), job, tuple(argv), progress, operator=operator),
+        folder=Path.cwd(),
+    )

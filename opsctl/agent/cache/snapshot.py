@@ -1,0 +1,197 @@
+"""`cache-snapshot`: a checked archive of a live cache, made beside a running compile if need be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from opsctl.agent import jobs
+from opsctl.agent.cache.archive import gzip_codec, pack, zstd_codec
+from opsctl.agent.cache.key import CacheKey
+from opsctl.agent.cache.live import (
+    Listing,
+    LivePaths,
+    content_digest,
+    current_key,
+    key_for,
+    listing,
+    listing_digest,
+    live_of,
+    read_json,
+    read_warmed,
+)
+from opsctl.agent.cache.snapshots import archive_path, read_snapshot, record_path, saved_as, summary
+from opsctl.agent.env.layout import active
+from opsctl.agent.files import write_record
+from opsctl.agent.hashing import digest, digests
+from opsctl.agent.home import Home
+from opsctl.agent.locks import held
+from opsctl.agent.main import agent_argv
+from opsctl.agent.run_start import start
+from opsctl.agent.session import Call
+from opsctl.cache_records import SnapshotOutcome
+from opsctl.errors import Busy, CheckFailed, DiskFull
+from opsctl.records import RunSpec, SnapshotRecord, to_json
+
+RUN_NAME = "cache-snapshot"
+_AGREE_LIMIT_S = 120.0
+_AGREE_PERIOD_S = 0.2
+
+
+def cache_lock(home: Home, key: CacheKey) -> Path:
+    """The lock of whoever changes or saves the cache of this key."""
+    return home.locks / f"cache-{key.digest}.lock"
+
+
+def _unchanged(home: Home, live: LivePaths, files: Listing) -> SnapshotRecord | None:
+    """The last snapshot, if no file came, went or was written since."""
+    last = read_json(live.last_snapshot)
+    if last.get("listing") != listing_digest(files):
+        return None
+    return read_snapshot(home, str(last["snapshot_id"]))
+
+
+def snapshot(call: Call) -> Any:
+    """{"outcome": SnapshotOutcome} where nothing changed since the last one, else {"run": RunRecord} of the job."""
+    key = key_for(call.home, env=call.request.get("env", ""), uses_env=call.request.get("uses_env", True))
+    live = live_of(call.home, key)
+    files = listing(live.root)
+    if not files:
+        raise CheckFailed(
+            f"there is nothing to save: the live cache {key.digest} is empty",
+            hint="`opsctl cache prewarm` fills it",
+        )
+    record = _unchanged(call.home, live, files)
+    if record is not None:
+        found = summary(call.home, record, current_key(call.home))
+        return {"outcome": SnapshotOutcome(found, is_new=False), "run": None}
+    with held(cache_lock(call.home, key), operator=call.operator, why="start of a cache snapshot"):
+        pass  # whoever holds it is named at once, rather than by a run that fails
+    words = ("job", "cache-snapshot", str(call.home.root), key.digest, call.operator)
+    spec = RunSpec(RUN_NAME, (*agent_argv(), *words), kind="snapshot", operator=call.operator, why="cache snapshot")
+    call.request = {"spec": to_json(spec)}
+    return {"outcome": None, "run": start(call)}
+
+
+def _copy_new(live: Path, staging: Path, wanted: Listing, copied: Listing) -> None:
+    """Bring `staging` up to date with `wanted`; what goes away meanwhile shows in the next listing."""
+    for name in copied.keys() - wanted.keys():
+        (staging / name).unlink(missing_ok=True)
+        del copied[name]
+    for name, facts in wanted.items():
+        if copied.get(name) == facts:
+            continue
+        target = staging / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copy2(live / name, target)
+        except FileNotFoundError:
+            continue
+        copied[name] = facts
+
+
+def copy_until_steady(live: Path, staging: Path, *, limit_s: float = _AGREE_LIMIT_S) -> Listing:
+    """Copy the cache until two listings agree; raises Busy if it never holds still for that long."""
+    copied: Listing = {}
+    deadline = time.monotonic() + limit_s
+    files = listing(live)
+    while True:
+        _copy_new(live, staging, files, copied)
+        again = listing(live)
+        if again == files == copied:
+            return files
+        if time.monotonic() >= deadline:
+            raise Busy(
+                f"the cache {live.name} did not hold still for {limit_s:g} s: something compiles into it",
+                hint="try again when the run is past its warm-up",
+            )
+        time.sleep(_AGREE_PERIOD_S)
+        files = listing(live)
+
+
+def _ensure_room(home: Home, files: Listing) -> None:
+    needed, free = 2 * sum(size for size, _ in files.values()), shutil.disk_usage(home.snapshots).free
+    if free < needed:
+        raise DiskFull(
+            f"a snapshot needs up to {needed / 2**20:,.0f} MiB for a while, {free / 2**20:,.0f} MiB are free",
+            hint="free space on the target, then try again; the live cache is as it was",
+        )
+
+
+def _pythons(home: Home) -> tuple[str, ...]:
+    paths = active(home)
+    return (str(paths.python),) if paths else ()
+
+
+def _write(
+    home: Home, live: LivePaths, key: dict[str, str], staging: Path, hashes: dict[str, str], progress: jobs.Progress
+) -> SnapshotRecord:
+    """Archive the staged files and write the record, which makes the snapshot stand."""
+    now = time.time()
+    day = time.strftime("%Y%m%d", time.gmtime(now))
+    snapshot_id = f"{day}-{live.root.name[:8]}-{content_digest(hashes)[:12]}"
+    codec = zstd_codec(_pythons(home)) or gzip_codec()
+    archive = home.snapshots / f"{snapshot_id}{codec.suffix}"
+    part = archive.with_name(f".{archive.name}.{os.getpid()}.part")
+
+    def told(done: int, total: int) -> None:
+        progress.phase("archive", archive.name, done=round(done / 2**20, 1), total=round(total / 2**20, 1))
+
+    try:
+        pack(staging, sorted(hashes), part, codec, told=told)
+        record = SnapshotRecord(
+            snapshot_id=snapshot_id,
+            created=now,
+            key=key,
+            num_files=len(hashes),
+            size_mib=round(sum((staging / name).stat().st_size for name in hashes) / 2**20, 3),
+            archive_sha256=digest(part),
+            files=hashes,
+            warmed=to_json(read_warmed(live)),
+        )
+        part.replace(archive)
+    finally:
+        part.unlink(missing_ok=True)
+    write_record(record_path(home, snapshot_id), record)
+    return record
+
+
+def take(home: Home, key_digest: str, progress: jobs.Progress, *, operator: str) -> SnapshotOutcome:
+    """Save the live cache of this key; one with the same content is not saved twice."""
+    started = time.monotonic()
+    live = LivePaths(home.live_caches / key_digest)
+    fields = {name: str(value) for name, value in read_json(live.key).items()}
+    with held(cache_lock(home, CacheKey(fields)), operator=operator, why="cache snapshot"):
+        for leftover in home.snapshots.glob(".*"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        _ensure_room(home, listing(live.root))
+        staging = home.snapshots / f".staging-{os.getpid()}"
+        staging.mkdir()
+        try:
+            progress.phase("copy", "until the cache holds still")
+            files = copy_until_steady(live.root, staging)
+            progress.phase("hash", f"{len(files)} files")
+            hashes = dict(digests(staging, sorted(files)))
+            record = saved_as(home, fields, content_digest(hashes))
+            is_new = record is None
+            record = record or _write(home, live, fields, staging, hashes, progress)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)  # the next snapshot sweeps what is left
+        write_record(live.last_snapshot, {"snapshot_id": record.snapshot_id, "listing": listing_digest(files)})
+    seconds = round(time.monotonic() - started, 1)
+    return SnapshotOutcome(summary(home, record, current_key(home)), is_new=is_new, seconds=seconds)
+
+
+def main(arguments: list[str]) -> int:
+    """`AGENT job cache-snapshot HOME KEY OPERATOR`."""
+    root, key_digest, operator = arguments
+    return jobs.run(lambda progress: take(Home.at(root), key_digest, progress, operator=operator), folder=Path.cwd())
+
+
+def is_saved(home: Home, live: LivePaths, files: Listing) -> str:
+    """The id of the snapshot that holds what lies in the live cache, "" for none; reads no content."""
+    record = _unchanged(home, live, files)
+    return record.snapshot_id if record and archive_path(home, record.snapshot_id) else ""

@@ -1,0 +1,118 @@
+"""Verbs env-list, env-plan, env-rebuild and env-activate; env-verify is in `verify`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from opsctl.agent.env.layout import EnvPaths, active, flip, standing
+from opsctl.agent.env.manifest import read as read_manifest
+from opsctl.agent.env.manifest import totals
+from opsctl.agent.env.plan import LOCK_NAME, understand, use_standing
+from opsctl.agent.env.verify import check, resolve
+from opsctl.agent.files import write_atomic
+from opsctl.agent.home import Home
+from opsctl.agent.locks import held
+from opsctl.agent.main import agent_argv
+from opsctl.agent.run_start import start
+from opsctl.agent.run_state import all_runs, is_live
+from opsctl.agent.session import Call
+from opsctl.agent.tools import has_tool
+from opsctl.env_records import EnvCheck, EnvEntry, EnvPlan, EnvRequest
+from opsctl.errors import CheckFailed
+from opsctl.records import EnvRecord, RunSpec, from_json, to_json
+
+RUN_NAME = "env-rebuild"
+_SHOWN = 5
+
+
+def list_envs(call: Call) -> list[EnvEntry]:
+    """Every environment that stands, newest first."""
+    call.home.ensure()
+    now = active(call.home)
+    users = _users(call.home)
+    found = [_entry(paths, record, now, users) for paths, record in standing(call.home)]
+    return found[::-1]
+
+
+def _users(home: Home) -> dict[str, list[str]]:
+    """Resolved environment folder -> the runs that live in it."""
+    users: dict[str, list[str]] = {}
+    for run in all_runs(home):
+        if run.spec.env and is_live(home.run(run.run_id)):
+            users.setdefault(run.spec.env, []).append(run.run_id)
+    return users
+
+
+def _entry(paths: EnvPaths, record: EnvRecord, now: EnvPaths | None, users: dict[str, list[str]]) -> EnvEntry:
+    num_files, num_bytes = totals(read_manifest(paths.manifest))
+    return EnvEntry(
+        env_id=paths.env_id,
+        path=str(paths.root),
+        is_active=paths == now,
+        record=record,
+        size_mib=round(num_bytes / 2**20, 1),
+        num_files=num_files,
+        used_by=tuple(users.get(str(paths.root), ())),
+    )
+
+
+def plan(call: Call) -> EnvPlan:
+    """What a rebuild of request["env"] would do; a standing environment that verifies is made active."""
+    call.home.ensure()
+    wanted = understand(from_json(EnvRequest, call.request["env"]))
+    outcome, drifted = use_standing(call.home, wanted)
+    return EnvPlan(
+        fingerprint=wanted.fingerprint,
+        python=wanted.python.version,
+        platform=wanted.python.platform,
+        outcome=outcome,
+        drifted=drifted,
+    )
+
+
+def rebuild(call: Call) -> Any:
+    """Start the build of request["env"]: {"run": RunRecord}, or {"needs_tool": true} until uv is there."""
+    call.home.ensure()
+    request = from_json(EnvRequest, call.request["env"])
+    understand(request)  # a wrong lock or a missing Python is told at once, not by a run
+    if request.tool is not None and not has_tool(call.home, request.tool):
+        return {"needs_tool": True, "run": None}
+    with held(call.home.locks / LOCK_NAME, operator=call.operator, why="start of an env rebuild"):
+        pass  # whoever holds it is named at once
+    file = call.home.envs / f".plan-{os.getpid()}.json"
+    body = {"home": str(call.home.root), "operator": call.operator, "request": to_json(request)}
+    write_atomic(file, json.dumps(body).encode())
+    words = ("job", "env-build", str(file))
+    spec = RunSpec(
+        RUN_NAME, (*agent_argv(), *words), kind="rebuild", operator=call.operator, why=f"env rebuild of {request.name}"
+    )
+    call.request = {"spec": to_json(spec)}
+    try:
+        return {"needs_tool": False, "run": start(call)}
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def describe(found: EnvCheck) -> str:
+    """What drifted, in a few rows."""
+    rows = [f"{one.kind}: {one.path} {one.detail}".rstrip() for one in found.drifts[:_SHOWN]]
+    more = len(found.drifts) - len(rows)
+    return "\n".join(rows + ([f"and {more} more"] if more else []))
+
+
+def activate(call: Call) -> Any:
+    """Make request["env"] the active environment, if it verifies; raises CheckFailed naming what drifted."""
+    paths = resolve(call)
+    found = check(paths, full=False)
+    if not found.is_clean:
+        raise CheckFailed(
+            f"{paths.env_id} has drifted, and was not activated:\n{describe(found)}",
+            hint="`opsctl env rebuild` builds the set anew; `opsctl env verify ID` shows all of it",
+        )
+    was = active(call.home)
+    if was != paths:
+        flip(call.home, paths)
+    return {"env_id": paths.env_id, "path": str(paths.root), "before": was.env_id if was else "", "check": found}
