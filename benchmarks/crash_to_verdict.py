@@ -26,10 +26,12 @@ P95_LIMIT_S = 2.0
 _PATIENCE_S = 60.0
 COMMAND = str(Path(sys.executable).with_name("opsctl"))
 JOB = """
-import itertools, time
-for step in itertools.count(1):
-    print(f"step {step}/100000 loss={4 / step:.4f}", flush=True)
-    time.sleep(0.05)
+import itertools, json, time
+with open("metrics.jsonl", "w", buffering=1) as metrics:
+    for step in itertools.count(1):
+        print(f"step {step}/100000 loss={4 / step:.4f}", flush=True)
+        metrics.write(json.dumps({"step": step, "loss": 4 / step}) + "\\n")
+        time.sleep(0.05)
 """
 
 
@@ -81,16 +83,14 @@ def project() -> Iterator[tuple[Path, dict[str, str]]]:
 
 def one_try(folder: Path, environment: dict[str, str]) -> float:
     """Start the job and a watch, kill the job; seconds until the watch says `crashed`."""
-    subprocess.run(
-        [COMMAND, "train", "start", "small"], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
-    )
+    subprocess.run([COMMAND, "train", "start", "small"], cwd=folder, env=environment, check=True, capture_output=True)
     watch = subprocess.Popen(
         [COMMAND, "watch", "--json"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     )
     reader = Reader(watch)
     _, status = reader.wait_for("status", state="running")
     reader.wait_for("caught_up")
-    reader.wait_for("verdict", verdict="healthy")
+    reader.wait_for("metrics", step=20)
     killed = time.monotonic()
     os.kill(status["run"]["job"]["pid"], signal.SIGKILL)
     seen, _ = reader.wait_for("verdict", verdict="crashed")
