@@ -240,6 +240,7 @@ class GpuSample:
     clock_mhz: float | None = None
     throttle: int | None = None  # NVML's bit mask of reasons for lower clocks
     problem: str = ""  # what nvidia-smi said instead of numbers: GPU is lost, Unknown Error
+    maintenance: str = ""  # what the hardware asks for: row remapping is pending
 
 
 @dataclass(frozen=True)

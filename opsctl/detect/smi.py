@@ -28,7 +28,7 @@ COLUMNS = (
     "clocks.sm",
     "clocks_throttle_reasons.active",
 )
-NO_ANSWER = "nvidia-smi printed nothing"
+NO_ANSWER = "nvidia-smi does not answer"
 POLL_SPREAD_S = 1.0
 
 _FIELDS = {
@@ -56,7 +56,19 @@ _FIELDS = {
     "clocks_event_reasons.active": "throttle",
 }
 _TEXT_FIELDS = {"uuid", "name", "bus_id"}
-_KNOWN = {*_FIELDS, "timestamp", "pid", "process_name", "used_memory", "used_gpu_memory", "fan.speed", "pstate"}
+_REASONS = {  # columns of their own in some queries: the bits of NVML's mask
+    "sw_power_cap": 0x04,
+    "hw_slowdown": 0x08,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+_MAINTENANCE = {
+    "remapped_rows.pending": "row remapping is pending",
+    "remapped_rows.failure": "row remapping failed",
+    "retired_pages.pending": "page retirement is pending",
+}
+_KNOWN = {*_FIELDS, *_MAINTENANCE, "timestamp", "fan.speed", "pstate", "driver_version", "serial", "pci.bus"}
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _SICK = re.compile(r"\[?(?:GPU is lost|GPU requires reset|Unknown Error|ERR!|Reset Required)\]?", re.IGNORECASE)
 _UNITS = {"GiB": 1024.0, "GB": 1024.0, "KiB": 1 / 1024, "B": 1 / 1024**2}
@@ -138,7 +150,8 @@ def _column(name: str) -> str:
 
 def _header(cells: list[str]) -> list[str]:
     names = [_column(cell) for cell in cells]
-    return names if sum(name in _KNOWN for name in names) * 2 > len(names) else []
+    known = sum(name in _KNOWN or "_reasons." in name or name.startswith(("clocks.", "ecc.")) for name in names)
+    return names if known * 2 > len(names) else []
 
 
 def _is_data(cells: list[str], names: list[str]) -> bool:
@@ -167,11 +180,26 @@ def _sample(cells: list[str], names: list[str], position: int) -> GpuSample:
     numbers = {field: number(cell) for field, cell in values.items() if field not in _TEXT_FIELDS}
     index = numbers.pop("index", None)
     throttle = _mask(values.get("throttle", ""))
+    throttle = _active_reasons(cells, names) if throttle is None else throttle
     numbers.pop("throttle", None)
     words = {field: _word(values[field]) for field in _TEXT_FIELDS & values.keys()}
     problem = sick[0].strip("[]") if len(sick) * 2 > len(numbers) or _is_lost(sick) else ""
     index = position if index is None else int(index)
-    return GpuSample(index, **words, **numbers, throttle=throttle, problem=problem)  # type: ignore[arg-type]
+    asks = maintenance(dict(zip(names, cells)))  # noqa: B905 - as above
+    return GpuSample(index, **words, **numbers, throttle=throttle, problem=problem, maintenance=asks)  # type: ignore[arg-type]
+
+
+def _active_reasons(cells: list[str], names: list[str]) -> int | None:
+    """The mask from columns such as clocks_event_reasons.hw_thermal_slowdown, each Active or Not Active."""
+    told = {name.rpartition(".")[2]: cell for name, cell in zip(names, cells) if "_reasons." in name}  # noqa: B905
+    known = {bit: told[name] for name, bit in _REASONS.items() if "Active" in told.get(name, "")}
+    return sum(bit for bit, cell in known.items() if cell == "Active") if known else None
+
+
+def maintenance(cells: dict[str, str]) -> str:
+    """What the hardware asks for, from columns about remapped rows and retired pages; "" for nothing."""
+    asked = [text for name, text in _MAINTENANCE.items() if cells.get(name, "").lower() in ("yes", "1", "true")]
+    return ", ".join(asked)
 
 
 def _is_lost(sick: list[str]) -> bool:
@@ -199,5 +227,3 @@ def _mask(cell: str) -> int | None:
         return int(cell, 16 if cell.lower().startswith("0x") else 10)
     except ValueError:
         return None  # Not Active, N/A, an error: no mask
-
-

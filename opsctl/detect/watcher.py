@@ -6,123 +6,251 @@ answers. No I/O and no clock: time comes with the events.
 
 from __future__ import annotations
 
-import json
-import re
-from dataclasses import dataclass, field
-
+from opsctl.detect import ending, metrics, rows, rules, running, steps
+from opsctl.detect.context import Baseline, Context, Opinion
+from opsctl.detect.exceptions import Trace
+from opsctl.detect.kernel import KernelEvent
+from opsctl.detect.state import State, initial
+from opsctl.detect.words import Hit
 from opsctl.records import End, Event, Finding, Line, Sample, Verdict
 
-_STEP = re.compile(r"\bstep\s+(\d+)(?:/(\d+))?|\|\s*(\d+)/(\d+) \[", re.IGNORECASE)
-_LOSS = re.compile(r"\bloss[=: ']+(\S+?)[,\]} |]", re.IGNORECASE)
+__all__ = ["Baseline", "Context", "State", "judge", "observe", "start"]
 
-
-@dataclass(frozen=True)
-class Context:
-    """What is known about a job before it says anything; None is unknown, not false."""
-
-    compile_expected: bool | None = None
-    cudagraphs_expected: bool | None = None
-    gpus: tuple[int, ...] = ()
-    gpu_uuids: tuple[str, ...] = ()
-    world_size: int | None = None
-    nccl_timeout_s: float | None = None
-
-
-@dataclass
-class State:
-    """Everything learned so far; changed in place by `observe`."""
-
-    context: Context
-    started: float
-    now: float
-    last_line: float
-    last_step: float
-    step: int | None = None
-    num_steps: int | None = None
-    loss: float | None = None
-    tokens_per_s: float | None = None
-    phase: str = ""
-    stopped_since: float | None = None
-    end: End | None = None
-    last_rows: list[str] = field(default_factory=list)
+MAX_SHAPES = 512
+LAST_ROWS = 20
+_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_PHASES = {
+    "eval_begins": "eval",
+    "checkpoint_begins": "checkpoint",
+    "compile_begins": "compile",
+    "prepare_begins": "prepare",
+}
+_SILENT_ROLES = frozenset({"harmless", "phase", "hint", "done"})
 
 
 def start(context: Context, time: float) -> State:
-    """The state of a job that began at `time`."""
-    return State(context, time, time, time, time)
+    """The state of a job that is watched from `time` on."""
+    return initial(context, time)
 
 
 def observe(state: State, event: Event) -> tuple[State, tuple[Finding, ...]]:
     """Fold one event in; returns the same, changed state and what this event brought to light."""
     state.now = max(state.now, event.time)
     if isinstance(event, Line):
-        _line(state, event)
-    elif isinstance(event, Sample):
+        return state, _line(state, event)
+    if isinstance(event, Sample):
         _sample(state, event)
     elif isinstance(event, End):
         state.end = event
-    return state, ()
-
-
-def _line(state: State, line: Line) -> None:
-    state.last_line = line.time
-    if line.source == "metrics":
-        _metrics(state, line)
-        return
-    state.last_rows = [*state.last_rows[-19:], line.text]
-    match = _STEP.search(line.text)
-    if match:
-        step, num_steps = (match.group(1), match.group(2)) if match.group(1) else match.group(3, 4)
-        state.step, state.last_step = int(step), line.time
-        state.num_steps = int(num_steps) if num_steps else state.num_steps
-
-
-def _metrics(state: State, line: Line) -> None:
-    try:
-        row = json.loads(line.text)
-    except ValueError:
-        return  # a row cut in the middle says nothing
-    if "step" in row:
-        state.step, state.last_step = row["step"], line.time
-    state.num_steps = row.get("num_steps", state.num_steps)
-    state.loss = row.get("loss", state.loss)
-    state.tokens_per_s = row.get("tokens_per_s", state.tokens_per_s)
-    state.phase = row.get("phase", state.phase)
-
-
-def _sample(state: State, sample: Sample) -> None:
-    stopped = sample.process is not None and sample.process.states[:1] == "T"
-    state.stopped_since = (state.stopped_since or sample.time) if stopped else None
+    return state, _news(state)
 
 
 def judge(state: State) -> Verdict:
     """What all that was seen amounts to; cheap, and allowed after any event."""
-    verdict, cause, evidence = _weigh(state)
+    opinion = _opinion(state)
+    progress = state.progress
     return Verdict(
-        verdict,
-        cause,
-        since=state.now,
-        evidence=evidence,
-        step=state.step,
-        num_steps=state.num_steps,
-        loss=state.loss,
-        tokens_per_s=state.tokens_per_s,
-        phase=state.phase,
+        opinion.verdict,
+        opinion.cause,
+        since=state.headline_since if (opinion.verdict, opinion.cause) == state.headline else state.now,
+        confidence=round(opinion.confidence, 2),
+        evidence=opinion.evidence,
+        advice=opinion.advice,
+        step=progress.step,
+        num_steps=progress.num_steps,
+        loss=progress.loss,
+        tokens_per_s=progress.tokens_per_s,
+        step_s=progress.step_s,
+        phase=progress.phase,
     )
 
 
-def _weigh(state: State) -> tuple[str, str, tuple[str, ...]]:
-    if state.end is not None:
-        return _ended(state, state.end)
-    if state.stopped_since is not None:
-        return "hung", "cause_unknown", ("the job's process is stopped (state T)",)
-    return ("starting" if state.step is None else "healthy"), "ok", ()
+def _opinion(state: State) -> Opinion:
+    return ending.weigh(state, state.end) if state.end is not None else running.weigh(state)
 
 
-def _ended(state: State, end: End) -> tuple[str, str, tuple[str, ...]]:
-    if end.stop_requested or end.exit_code == 75:
-        return "stopped", "ok", ()
-    if end.exit_code == 0:
-        return "finished", "ok", ()
-    cause = "sigkill_unknown" if end.signal == 9 else "cause_unknown"
-    return "crashed", cause, tuple(state.last_rows[-5:])
+# --- lines -------------------------------------------------------------------------------------------
+
+
+def _line(state: State, line: Line) -> tuple[Finding, ...]:
+    if line.source == "kernel":
+        event = state.kernel.observe(line.text, line.time, state.progress.num_rows)
+        return _kernel_finding(state, event) if event is not None else ()
+    if line.source == "metrics":
+        return _metrics(state, line)
+    return _log(state, line)
+
+
+def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
+    found = metrics.parse(line.text)
+    if found is None:
+        return ()
+    progress = state.progress
+    progress.has_metrics = True
+    progress.hear(line.time)
+    if found.phase:
+        progress.enter(found.phase, line.time)
+    if found.row.kind == "train" and found.row.step is not None and progress.observe(found.row, line.time):
+        state.losses.observe(found.row)
+    state.compiling.count(found.counters, progress.num_rows)
+    return _news(state) if state.losses.opinion() else ()
+
+
+def _log(state: State, line: Line) -> tuple[Finding, ...]:
+    state.progress.hear(line.time)
+    state.num_rows_seen += 1
+    text = line.text
+    low = text.lower()
+    shape = text.translate(_DIGITS)
+    quiet = shape in state.shapes and not state.exceptions.open
+    found: list[Finding] = []
+    if not quiet:
+        stems = rules.book().stems_in(low)
+        if stems or state.exceptions.open:
+            for row in rows.rows(line):
+                found += _row(state, row)
+        else:
+            _remember(state, shape)
+    if text.strip():
+        state.last_rows.append(text)
+        if len(state.last_rows) > 2 * LAST_ROWS:
+            del state.last_rows[:LAST_ROWS]
+    _step(state, text, low, line.time)
+    return tuple(found)
+
+
+def _remember(state: State, shape: str) -> None:
+    if len(state.shapes) >= MAX_SHAPES:
+        state.shapes.clear()
+    state.shapes[shape] = True
+
+
+def _step(state: State, text: str, low: str, time: float) -> None:
+    parsed = steps.parse(text, low)
+    if parsed is None:
+        return
+    if state.progress.has_metrics:
+        state.progress.act(time)
+        return
+    if state.progress.observe(parsed, time):
+        state.losses.observe(parsed)
+
+
+def _row(state: State, row: rows.Row) -> list[Finding]:
+    progress = state.progress
+    state.words.root_row(row.text)
+    is_source = state.exceptions.is_source(row)
+    trace = state.exceptions.observe(row)
+    hit = None
+    if not is_source or trace is not None:
+        low = row.text.lower()
+        rule = rules.book().match(row.text, low, rules.book().stems_in(low))
+        if rule is not None:
+            hit = _hit(state, row, rule)
+    if trace is not None and (hit is None or hit.role in ("fatal", "echo")):
+        hit = state.words.raised(trace, hit, progress.num_rows, progress.steps_done)
+    return _hit_finding(state, hit, trace) if hit is not None else []
+
+
+def _hit(state: State, row: rows.Row, rule: rules.Rule) -> Hit | None:
+    progress = state.progress
+    if rule.role == "phase":
+        if not progress.has_metrics:
+            progress.enter(_PHASES[rule.name], row.time)
+        state.words.observe(row, rule, progress.num_rows, progress.steps_done)
+        return None
+    if rule.role == "done":
+        progress.finish(row.time)
+    if rule.role in _SILENT_ROLES and rule.role != "hint":
+        return None
+    return state.words.observe(row, rule, progress.num_rows, progress.steps_done)
+
+
+# --- samples -----------------------------------------------------------------------------------------
+
+
+def _sample(state: State, sample: Sample) -> None:
+    state.gpus.observe(sample)
+    if state.progress.num_rows and state.progress.phase == "train":
+        state.gpus.settle()
+    state.disk_free_mib = sample.disk_free_mib if sample.disk_free_mib is not None else state.disk_free_mib
+    if sample.process is not None and state.processes.observe(sample.process, sample.time):
+        state.progress.act(sample.time)
+
+
+# --- findings ----------------------------------------------------------------------------------------
+
+
+def _tell(state: State, key: str) -> bool:
+    """Whether this is worth a finding: the first time, and at every tenfold number of times."""
+    times = state.told.get(key, 0) + 1
+    state.told[key] = times
+    return times in (1, 10, 100, 1000, 10000, 100000)
+
+
+def _hit_finding(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
+    if hit.role in _SILENT_ROLES or not _tell(state, f"word {hit.name} {hit.cause}"):
+        return []
+    told = (hit.text,) if trace is None else (f"{trace.kind}: {trace.message}".rstrip(": "),)
+    times = state.told[f"word {hit.name} {hit.cause}"]
+    summary = _meaning(hit.cause) + (f" (seen {times} times)" if times > 1 else "")
+    return [
+        Finding(hit.time, hit.cause, hit.severity, summary, told, hit.advice, hit.rank, hit.where, hit.start, hit.end)
+    ]
+
+
+def _kernel_finding(state: State, event: KernelEvent) -> tuple[Finding, ...]:
+    if event.is_own is False or not event.cause or not _tell(state, f"kernel {event.cause} {event.xid}"):
+        return ()
+    return (Finding(event.time, event.cause, event.severity, _meaning(event.cause), (event.text,), event.advice),)
+
+
+def _news(state: State) -> tuple[Finding, ...]:
+    """A finding when the verdict changes for the worse, when the run stalls, or when it ends."""
+    opinion = _opinion(state)
+    headline = (opinion.verdict, opinion.cause)
+    found = list(_stall(state))
+    if headline == state.headline:
+        return tuple(found)
+    state.headline, state.headline_since = headline, state.now
+    severity = {"crashed": "fatal", "hung": "error", "eager_fallback": "error", "degraded": "warning"}.get(
+        opinion.verdict
+    )
+    if severity:
+        found.append(_verdict_finding(state, opinion, severity))
+    return tuple(found)
+
+
+def _verdict_finding(state: State, opinion: Opinion, severity: str) -> Finding:
+    summary = f"{opinion.verdict.replace('_', ' ')}: {_meaning(opinion.cause)}"
+    root = state.words.root(state.progress.num_rows)
+    if root is None or root.cause != opinion.cause:
+        return Finding(state.now, opinion.cause, severity, summary, opinion.evidence, opinion.advice)
+    return Finding(
+        state.now,
+        opinion.cause,
+        severity,
+        summary,
+        opinion.evidence,
+        opinion.advice,
+        root.rank,
+        root.where,
+        root.start,
+        root.end,
+    )
+
+
+def _stall(state: State) -> tuple[Finding, ...]:
+    silence = state.progress.silence(state.now)
+    if state.end is not None or not silence.is_stalled:
+        state.told.pop("stalled", None)
+        return ()
+    if "stalled" in state.told:
+        return ()
+    state.told["stalled"] = 1
+    text = f"no step for {silence.since_s:.0f} s (phase {silence.phase}); hung after {silence.hang_s:.0f} s"
+    return (Finding(state.now, "stalled", "warning", "steps have stopped coming", (text,)),)
+
+
+def _meaning(cause: str) -> str:
+    return rules.meaning(cause)

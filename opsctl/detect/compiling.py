@@ -1,0 +1,154 @@
+"""The fold that asks whether compiled code still runs compiled: torch's words and counters, memory's shape, speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from opsctl.detect.context import Context, Opinion
+from opsctl.detect.gpus import Gpu, Gpus
+from opsctl.detect.memory import Sawtooth
+from opsctl.detect.progress import Progress
+from opsctl.detect.rules import advice
+from opsctl.detect.words import Hit, Words
+
+WARM_ROWS = 20
+SLOW, SAME = 1.3, 1.15
+STORM_PLACES, STORM_COUNT = 5, 12
+PREFERENCE = ("recompile_limit", "suppress_errors", "flex_unfused", "graph_break")
+RISES = 3
+
+
+@dataclass
+class Compiling:
+    """State of the fold: torch's counters, and how often each rose after warm-up; changed in place."""
+
+    context: Context
+    counters: dict[str, int] = field(default_factory=dict)
+    rises: dict[str, int] = field(default_factory=dict)
+    rose_at: dict[str, int] = field(default_factory=dict)
+
+    def count(self, counters: dict[str, int], rows: int) -> None:
+        """Fold in the counters of one metrics row."""
+        for name, value in counters.items():
+            rose = value > self.counters.get(name, value)
+            self.counters[name] = value
+            if rose and rows >= WARM_ROWS:
+                self.rises[name] = self.rises.get(name, 0) + 1
+                self.rose_at[name] = rows
+
+
+def opinion(compiling: Compiling, words: Words, progress: Progress, gpus: Gpus) -> Opinion | None:
+    """Eager fallback or lost CUDA graphs, with confidence and evidence; None where compilation seems whole."""
+    if compiling.context.compile_expected is False or not progress.has_stepped:
+        return None
+    evidence = _Evidence(compiling, words, progress, gpus)
+    return evidence.of_words() or evidence.of_memory() or evidence.of_counters() or evidence.of_graphs()
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    compiling: Compiling
+    words: Words
+    progress: Progress
+    gpus: Gpus
+
+    # --- words, weighed against speed ------------------------------------------------------------
+
+    def of_words(self) -> Opinion | None:
+        hits = [hit for hit in self.words.of_role("eager") if self._is_many(hit)]
+        if not hits:
+            return None
+        hit = min(hits, key=lambda hit: PREFERENCE.index(hit.cause))
+        if self._is_cleared(self.words.first[hit.name]):
+            return None
+        slow, sawtooth = self._slow_text(), self._sawtooth()
+        told = [hit.text, *([slow] if slow else []), *([sawtooth[1]] if sawtooth else [])]
+        confidence = 0.65 + 0.2 * bool(slow) + 0.1 * bool(sawtooth)
+        return Opinion("eager_fallback", hit.cause, confidence, tuple(told), hit.advice)
+
+    def _is_many(self, hit: Hit) -> bool:
+        """One graph break is nothing; the other words come once and mean it."""
+        if hit.cause != "graph_break":
+            return True
+        places = len(self.words.places)
+        return places >= STORM_PLACES or self.words.counts[hit.name] >= STORM_COUNT
+
+    def _is_cleared(self, hit: Hit) -> bool:
+        """Whether steps come as quickly as before the words, or as in a good run."""
+        at_speed = self.progress.is_at_speed()
+        if at_speed is not None:
+            return at_speed
+        warm_before = hit.rows >= WARM_ROWS or (bool(self.progress.context.typical_step_s) and hit.rows >= 2)
+        ratio = self.progress.slowdown()
+        return warm_before and ratio is not None and ratio <= SAME and self._sawtooth() is None
+
+    def _slow_text(self) -> str:
+        ratio = self.progress.slowdown()
+        present = self.progress.step_s
+        if ratio is None or present is None or ratio < SLOW:
+            return ""
+        return f"a step takes {present:.3g} s, {ratio:.1f} times what it should"
+
+    # --- memory's shape --------------------------------------------------------------------------
+
+    def _sawtooth(self) -> tuple[Gpu, str] | None:
+        for gpu in self.gpus.gpus.values():
+            found = gpu.sawtooth()
+            if found:
+                return gpu, _told(gpu, found)
+        return None
+
+    def of_memory(self) -> Opinion | None:
+        found = self._sawtooth()
+        if found is None or self.progress.is_at_speed() or self.gpus.foreigners():
+            return None
+        gpu, told = found
+        slow = self._slow_text()
+        expected = self.compiling.context.compile_expected is True
+        if not slow and not (expected and gpu.was_flat and self.progress.slowdown() is None):
+            return None
+        if not expected and not gpu.was_flat:
+            return None
+        confidence = 0.45 + 0.25 * bool(slow) + 0.15 * gpu.was_flat + 0.1 * expected
+        return Opinion(
+            "eager_fallback",
+            "memory_sawtooth",
+            min(confidence, 0.9),
+            (told, *([slow] if slow else [])),
+            advice("memory_sawtooth"),
+        )
+
+    # --- counters and CUDA graphs ----------------------------------------------------------------
+
+    def of_counters(self) -> Opinion | None:
+        rows = self.progress.num_rows
+        for name, cause, verdict in (
+            ("graph_breaks", "graph_break", "eager_fallback"),
+            ("recompiles", "recompile_limit", "degraded"),
+            ("cudagraph_skips", "cudagraph_skipped", "degraded"),
+        ):
+            times = self.compiling.rises.get(name, 0)
+            if times >= RISES and rows - self.compiling.rose_at[name] <= WARM_ROWS:
+                told = (
+                    f"torch's own counter {name} rose {times} times after warm-up, to {self.compiling.counters[name]}"
+                )
+                return Opinion(verdict, cause, 0.9, (told,), advice(cause))
+        return None
+
+    def of_graphs(self) -> Opinion | None:
+        if self.compiling.context.cudagraphs_expected is False or self.progress.is_at_speed():
+            return None
+        hits = self.words.of_role("slow")
+        if not hits:
+            return None
+        hit = max(hits, key=lambda hit: hit.cause == "cudagraph_rerecord")
+        slow = self._slow_text()
+        return Opinion("degraded", hit.cause, 0.7 + 0.2 * bool(slow), (hit.text, *([slow] if slow else [])), hit.advice)
+
+
+def _told(gpu: Gpu, found: Sawtooth) -> str:
+    before = ", flat before" if gpu.was_flat else ""
+    return (
+        f"GPU {gpu.index}: memory swings {found.moves} times in {found.span_s:.0f} s "
+        f"between {found.low_mib / 1024:.1f} and {found.high_mib / 1024:.1f} GiB{before}"
+    )

@@ -1,0 +1,203 @@
+"""The verdict on a job that has ended: finished, stopped or crashed, and the root cause."""
+
+from __future__ import annotations
+
+from opsctl.detect.context import Opinion
+from opsctl.detect.rules import advice
+from opsctl.detect.state import State
+from opsctl.detect.words import Hit
+from opsctl.records import End
+
+CHECKPOINTED = 75
+HELD_MIB = 2048.0
+SURE_WEIGHT = 40
+_SIGNALS = {
+    1: ("crashed", "sighup"),
+    2: ("stopped", "keyboard_interrupt"),
+    7: ("crashed", "shm_bus_error"),
+    9: ("crashed", "sigkill_unknown"),
+    11: ("crashed", "segfault"),
+    15: ("stopped", "sigterm"),
+}
+_NAMES = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_ENDS_QUIETLY = frozenset({6, 11})  # at interpreter exit, after the work
+
+
+def weigh(state: State, end: End) -> Opinion:
+    """The verdict on an end, from its status and what was seen before it."""
+    return (
+        _asked_for(state, end)
+        or _left_behind(state, end)
+        or _well_ended(state, end)
+        or _killed_for_memory(state, end)
+        or _stopped(state, end)
+        or _crashed(state, end)
+    )
+
+
+def signal_of(end: End) -> int | None:
+    """The signal that ended the job, also where a shell turned it into 128 + n."""
+    if end.signal is not None:
+        return end.signal
+    if end.exit_code is not None and 128 < end.exit_code < 160:
+        return end.exit_code - 128
+    return -end.exit_code if end.exit_code is not None and -32 < end.exit_code < 0 else None
+
+
+def _asked_for(state: State, end: End) -> Opinion | None:
+    if end.exit_code == CHECKPOINTED:
+        return Opinion("stopped", "ok", 0.98, ("ended with status 75: stopped early with a good checkpoint",))
+    if not end.stop_requested:
+        return None
+    if end.exit_code == 0:
+        hit = state.progress.is_done
+        return Opinion("finished" if hit else "stopped", "ok", 0.95, ("asked to stop; ended with status 0",))
+    return Opinion("stopped", "ok", 0.98, ("asked to stop",))
+
+
+def _left_behind(state: State, end: End) -> Opinion | None:
+    """The job's process is gone, its launcher stays."""
+    if state.context.launcher_alive is not True or end.exit_code is not None or not state.progress.is_done:
+        return None
+    return Opinion("hung", "exit_hang", 0.8, ("the work is done, the launcher is still there",), advice("exit_hang"))
+
+
+def _well_ended(state: State, end: End) -> Opinion | None:
+    if end.exit_code == 0:
+        return _status_zero(state)
+    signal = signal_of(end)
+    done = state.progress.is_done
+    if done and ((end.exit_code is None and signal is None) or signal in _ENDS_QUIETLY) and not _root(state, within=0):
+        return Opinion("finished", "ok", 0.8, ("the log says that the work is done", *_status(end)))
+    at_end = state.progress.num_steps is not None and (state.progress.step or 0) >= state.progress.num_steps
+    if at_end and end.exit_code is None and signal is None and not _root(state, within=0) and not _stop(state):
+        return Opinion("finished", "ok", 0.7, (f"all {state.progress.num_steps} steps done",))
+    return None
+
+
+def _status_zero(state: State) -> Opinion | None:
+    stop = _stop(state)
+    if stop is not None and not state.progress.is_done:
+        return Opinion("stopped", stop.cause, 0.8, (stop.text, "ended with status 0"), stop.advice)
+    root = _root(state, within=0)
+    hidden = root is not None and root.name == "exception" and not root.is_mention and not state.progress.is_done
+    if hidden and root is not None and root.where and not root.thread and _is_midway(state):
+        return None  # a pipe or wrapper swallowed the status: the log ends in an uncaught traceback
+    return Opinion("finished", "ok", 0.95, ("ended with status 0",))
+
+
+def _is_midway(state: State) -> bool:
+    progress = state.progress
+    return progress.num_steps is not None and (progress.step or 0) < progress.num_steps
+
+
+def _killed_for_memory(state: State, end: End) -> Opinion | None:
+    event = next(
+        (event for event in state.kernel.events if event.cause == "host_oom_killed" and event.is_own is not False), None
+    )
+    told = [event.text] if event else []
+    if end.oom_killed:
+        told.append("the control group counted an OOM kill")
+    hit = state.words.last.get("cgroup_oom")
+    told += [hit.text] if hit else []
+    if told and (event is None or event.is_own or signal_of(end) in (9, None)):
+        return Opinion("crashed", "host_oom_killed", 0.95, tuple(told), advice("host_oom_killed"))
+    if signal_of(end) == 9 and _rose(state):
+        text = f"killed, after the job's memory rose from {state.processes.first_rss_mib:.0f} to {state.processes.rss_mib:.0f} MiB"
+        return Opinion("crashed", "host_oom_killed", 0.6, (text,), advice("host_oom_killed"))
+    return None
+
+
+def _rose(state: State) -> bool:
+    first, last = state.processes.first_rss_mib, state.processes.rss_mib
+    return last > 16 * 1024 and last > 3 * first > 0
+
+
+def _stopped(state: State, end: End) -> Opinion | None:
+    """Words about an end from outside, unless something graver came first."""
+    stop, root = _stop(state), _root(state)
+    signal = signal_of(end)
+    if stop is None and signal in (2, 15):
+        verdict, cause = _SIGNALS[signal]
+        graver = root is not None and root.weight >= SURE_WEIGHT and not root.is_mention
+        return None if graver else Opinion(verdict, cause, 0.9, _status(end), advice(cause))
+    if stop is None or (root is not None and root.rank_weight > SURE_WEIGHT and root.start < stop.start):
+        return None
+    verdict = "crashed" if stop.cause == "sighup" else "stopped"
+    return Opinion(verdict, stop.cause, 0.9, (stop.text, *_status(end)), stop.advice)
+
+
+def _crashed(state: State, end: End) -> Opinion:
+    event = state.kernel.root(state.progress.num_rows, within=3)
+    root = _root(state)
+    if event is not None and event.cause != "host_oom_killed" and (root is None or event.weight >= root.rank_weight):
+        told = (event.text, *((root.text,) if root else ()))
+        return Opinion("crashed", event.cause, 0.93 if event.is_own else 0.75, told, event.advice)
+    if root is not None and root.cause not in ("cause_unknown", "sigkill_unknown"):
+        return Opinion(
+            _verdict_of(root), root.cause, 0.9 if root.weight >= SURE_WEIGHT else 0.8, _told(root, end), root.advice
+        )
+    return _by_gpus(state) or _by_status(state, end, root)
+
+
+def _verdict_of(root: Hit) -> str:
+    return "stopped" if root.cause in ("sigterm", "keyboard_interrupt") else "crashed"
+
+
+def _by_gpus(state: State) -> Opinion | None:
+    """What the GPUs say after the end: one lost, or memory that nobody holds."""
+    lost = state.gpus.lost() or _sentence(state)
+    if lost:
+        cause = "gpu_lost" if "mismatch" not in lost else "driver_mismatch"
+        return Opinion("crashed", cause, 0.8, (lost,), advice(cause))
+    held = state.gpus.held_mib()
+    if held < HELD_MIB:
+        return None
+    text = f"the process is gone and a GPU still holds {held / 1024:.1f} GiB without work"
+    return Opinion("crashed", "gpu_memory_not_released", 0.75, (text,), advice("gpu_memory_not_released"))
+
+
+def _sentence(state: State) -> str:
+    problem = state.gpus.problem
+    return (
+        problem
+        if any(word in problem for word in ("device handle", "is lost", "requires reset", "version mismatch"))
+        else ""
+    )
+
+
+def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
+    signal = signal_of(end)
+    if signal in _SIGNALS:
+        verdict, cause = _SIGNALS[signal]
+        return Opinion(verdict, cause, 0.85, (*_status(end), *((root.text,) if root else ())), advice(cause))
+    if root is not None:
+        return Opinion("crashed", root.cause, 0.7, _told(root, end), root.advice)
+    nothing = not state.num_rows_seen and end.exit_code is None
+    if nothing:
+        return Opinion(
+            "unknown", "cause_unknown", 0.3, ("the process is gone; no log, no status",), advice("cause_unknown")
+        )
+    told = (*_status(end), *state.last_rows[-3:])
+    return Opinion("crashed", "cause_unknown", 0.6, told, advice("cause_unknown"))
+
+
+def _root(state: State, within: int = 10) -> Hit | None:
+    return state.words.root(state.progress.num_rows, within)
+
+
+def _stop(state: State) -> Hit | None:
+    return state.words.stop(state.progress.num_rows)
+
+
+def _told(root: Hit, end: End) -> tuple[str, ...]:
+    place = (f"raised at {root.where}",) if root.where else ()
+    rank = (f"first seen on rank {root.rank}",) if root.rank is not None else ()
+    return (root.text, *place, *rank, *_status(end))
+
+
+def _status(end: End) -> tuple[str, ...]:
+    signal = signal_of(end)
+    if signal is not None:
+        return (f"ended by signal {signal} ({_NAMES.get(signal, 'other')})",)
+    return (f"ended with status {end.exit_code}",) if end.exit_code is not None else ()

@@ -1,0 +1,271 @@
+"""The fold over GPU samples: per GPU a bounded history; who spins, idles, is hot, is lost or is shared."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from opsctl.detect import memory
+from opsctl.detect.context import Context
+from opsctl.detect.memory import Growth, Sawtooth
+from opsctl.records import GpuProcess, GpuSample, Sample
+
+SPIN_SAMPLES = 3
+SPIN_UTILIZATION_PCT = 98.0
+SPIN_POWER_SHARE = 0.45  # of what this GPU drew when it worked
+SPIN_LIMIT_SHARE = 0.35  # of its power limit, where it was never seen working
+IDLE_UTILIZATION_PCT = 10.0
+HOT_C, COOL_CLOCK_SHARE = 83.0, 0.75
+THERMAL_BITS = 0x20 | 0x40
+SLOWDOWN_BITS = 0x08
+BRAKE_BITS = 0x80
+MISSING_POLLS = 2
+FOREIGN_MIB = 500.0
+SPACING_S = 15.0
+WINDOW_S, WINDOW_SAMPLES = 120.0, 24
+
+# Watts of well-known boards, for drivers that name no limit. First name that fits.
+_BOARD_W = (
+    ("H100 PCIe", 350.0), ("H100 NVL", 400.0), ("H100", 700.0), ("H200", 700.0), ("H20", 500.0), ("GH200", 900.0),
+    ("B200", 1000.0), ("B300", 1200.0), ("GB200", 1200.0), ("A100-PCIE", 250.0), ("A100", 400.0), ("A800", 400.0),
+    ("H800", 700.0), ("L40", 300.0), ("L4", 72.0), ("A10", 150.0), ("A30", 165.0), ("A40", 300.0), ("A6000", 300.0),
+    ("RTX 6000", 300.0), ("V100", 300.0), ("T4", 70.0), ("P100", 250.0), ("5090", 575.0), ("4090", 450.0),
+    ("3090", 350.0), ("2080 Ti", 250.0), ("1080 Ti", 250.0), ("TITAN", 250.0),
+)  # fmt: skip
+_NO_DATA = re.compile(r"(?i)no running processes")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one GPU was like at one moment."""
+
+    time: float
+    util: float | None
+    used: float | None
+    power: float | None
+    temperature: float | None
+    clock: float | None
+    throttle: int | None
+
+
+@dataclass
+class Gpu:
+    """One GPU's history: the newest points in full, older memory levels thinned out."""
+
+    index: int
+    name: str = ""
+    bus_id: str = ""
+    total_mib: float | None = None
+    limit_w: float | None = None
+    problem: str = ""
+    points: deque[Point] = field(default_factory=lambda: deque(maxlen=240))
+    slow: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=240))  # lowest MiB of each span
+    peak_w: float = 0.0
+    peak_clock: float = 0.0
+    was_flat: bool = False
+    missing: int = 0
+
+    def observe(self, sample: GpuSample, time: float) -> None:
+        """Fold one sample of this GPU in."""
+        self.name, self.bus_id = sample.name or self.name, sample.bus_id or self.bus_id
+        self.total_mib = sample.total_mib or self.total_mib
+        self.limit_w = sample.power_limit_w or self.limit_w
+        self.problem, self.missing = sample.problem, 0
+        self.points.append(
+            Point(
+                time,
+                sample.utilization_pct,
+                sample.used_mib,
+                sample.power_w,
+                sample.temperature_c,
+                sample.clock_mhz,
+                sample.throttle,
+            )
+        )
+        self.peak_w = max(self.peak_w, sample.power_w or 0.0)
+        self.peak_clock = max(self.peak_clock, sample.clock_mhz or 0.0)
+        if sample.used_mib is not None:
+            self._thin(sample.used_mib, time)
+
+    def _thin(self, used_mib: float, time: float) -> None:
+        if self.slow and time - self.slow[-1][0] < SPACING_S:
+            began, lowest = self.slow[-1]
+            self.slow[-1] = (began, min(lowest, used_mib))
+        else:
+            self.slow.append((time, used_mib))
+
+    def newest(self, number: int) -> list[Point]:
+        """The newest points, at most `number`."""
+        return list(self.points)[-number:]
+
+    def window(self) -> list[Point]:
+        """The points of the newest two minutes, or two dozen where they come seldom; with known memory."""
+        points = [point for point in self.points if point.used is not None]
+        recent = [point for point in points if points[-1].time - point.time <= WINDOW_S]
+        return recent if len(recent) >= WINDOW_SAMPLES else points[-WINDOW_SAMPLES:]
+
+    def sawtooth(self) -> Sawtooth | None:
+        """How this GPU's memory swings."""
+        points = self.window()
+        return memory.sawtooth(
+            [point.time for point in points], [point.used or 0.0 for point in points], self.total_mib
+        )
+
+    def growth(self) -> Growth | None:
+        """How this GPU's memory rises."""
+        return memory.growth([time for time, _ in self.slow], [used for _, used in self.slow], self.total_mib)
+
+    def is_spinning(self) -> bool:
+        """Full utilisation at low power and unmoved memory: a kernel that only waits."""
+        points = self.newest(SPIN_SAMPLES)
+        if len(points) < SPIN_SAMPLES or any(point.util is None or point.power is None for point in points):
+            return False
+        full = all((point.util or 0.0) >= SPIN_UTILIZATION_PCT for point in points)
+        used = [point.used for point in points if point.used is not None]
+        return (
+            full and self._is_weak(max(point.power or 0.0 for point in points)) and (not used or memory.is_flat(used))
+        )
+
+    def _is_weak(self, power_w: float) -> bool:
+        board = self.limit_w or board_w(self.name)
+        if board is not None and power_w <= SPIN_LIMIT_SHARE * board:
+            return True
+        return self.peak_w > 0 and power_w <= SPIN_POWER_SHARE * self.peak_w
+
+    def is_idle(self, number: int = SPIN_SAMPLES) -> bool:
+        """Hardly any utilisation in the newest samples; unknown is not idle."""
+        known = [point.util for point in self.newest(number) if point.util is not None]
+        return len(known) >= min(number, 2) and max(known) <= IDLE_UTILIZATION_PCT
+
+    def heat(self) -> str:
+        """Why this GPU runs slowly for its heat, "" where it does not."""
+        points = self.newest(6)
+        if len(points) < 2:
+            return ""
+        hot = [point for point in points if point.throttle is not None and point.throttle & THERMAL_BITS]
+        warm = [point for point in points if (point.temperature or 0.0) >= HOT_C]
+        slowed = [
+            point for point in warm if (point.throttle or 0) & SLOWDOWN_BITS and not (point.throttle or 0) & BRAKE_BITS
+        ]
+        if 2 * len(hot) > len(points) or 2 * len(slowed) > len(points):
+            return f"GPU {self.index}: lowers its clocks for heat, {points[-1].temperature or 0:.0f} C"
+        known = any(point.throttle is not None for point in points)
+        slow = [point for point in warm if point.clock and point.clock <= COOL_CLOCK_SHARE * self.peak_clock]
+        if not known and 2 * len(slow) > len(points):
+            return f"GPU {self.index}: {points[-1].temperature or 0:.0f} C at {points[-1].clock:.0f} of {self.peak_clock:.0f} MHz"
+        return ""
+
+
+@dataclass
+class Gpus:
+    """State of the fold: the job's own GPUs by index, and what nvidia-smi last said instead of numbers."""
+
+    context: Context
+    gpus: dict[int, Gpu] = field(default_factory=dict)
+    problem: str = ""
+    problem_since: float | None = None
+    num_polls: int = 0
+    last_good: float | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+
+    def observe(self, sample: Sample) -> None:
+        """Fold one sample in: numbers, or the sentence in their place."""
+        self.num_polls += 1
+        if sample.gpu_processes is not None:
+            self.processes = sample.gpu_processes
+        if sample.gpu_problem:
+            self.problem = sample.gpu_problem
+            self.problem_since = sample.time if self.problem_since is None else self.problem_since
+        elif sample.gpus:
+            self.problem, self.problem_since = "", None
+        if sample.gpus:
+            self._numbers(sample)
+
+    def _numbers(self, sample: Sample) -> None:
+        self.last_good = sample.time
+        for gpu in sample.gpus:
+            if self._is_own(gpu):
+                self.gpus.setdefault(gpu.index, Gpu(gpu.index)).observe(gpu, sample.time)
+        present = {gpu.index for gpu in sample.gpus}
+        for index, known in self.gpus.items():
+            if index not in present:
+                known.missing += 1
+
+    def _is_own(self, gpu: GpuSample) -> bool:
+        context = self.context
+        if context.gpu_uuids and gpu.uuid:
+            return gpu.uuid in context.gpu_uuids
+        if context.gpu_bus_ids and gpu.bus_id:
+            return any(same_bus(gpu.bus_id, own) for own in context.gpu_bus_ids)
+        return not context.gpus or gpu.index in context.gpus
+
+    def settle(self) -> None:
+        """Note for each GPU that its memory has once been flat under load: the baseline of this run."""
+        for gpu in self.gpus.values():
+            used = [point.used for point in gpu.newest(4) if point.used is not None]
+            if not gpu.was_flat and len(used) == 4 and memory.is_flat(used) and not gpu.is_idle(4):
+                gpu.was_flat = True
+
+    # --- what is known ---------------------------------------------------------------------------
+
+    def lost(self) -> str:
+        """Which of the job's GPUs is lost, in words; "" for none."""
+        for gpu in self.gpus.values():
+            if gpu.problem:
+                return f"GPU {gpu.index}: {gpu.problem}"
+            if gpu.missing >= MISSING_POLLS:
+                return f"GPU {gpu.index} is missing from nvidia-smi's list"
+        return ""
+
+    def spinning(self) -> list[Gpu]:
+        """The GPUs that only wait at full utilisation."""
+        return [gpu for gpu in self.gpus.values() if gpu.is_spinning()]
+
+    def idle(self, number: int = SPIN_SAMPLES) -> list[Gpu]:
+        """The GPUs without work in their newest samples."""
+        return [gpu for gpu in self.gpus.values() if gpu.is_idle(number)]
+
+    def utilization_pct(self) -> float | None:
+        """Mean utilisation of the newest two dozen samples over all GPUs; None = unknown."""
+        known = [p.util for gpu in self.gpus.values() for p in gpu.newest(WINDOW_SAMPLES) if p.util is not None]
+        return sum(known) / len(known) if len(known) >= 6 else None
+
+    def held_mib(self) -> float:
+        """The most memory that a GPU without work still holds."""
+        return max((gpu.points[-1].used or 0.0 for gpu in self.idle(2) if gpu.points), default=0.0)
+
+    def foreigners(self) -> tuple[GpuProcess, ...]:
+        """Processes on the job's GPUs that are not the job's; only where the job's own pid is in the list."""
+        rows = self.processes or ()
+        own = [row for row in rows if row.pid == self.context.pid]
+        shared = {row.gpu for row in own}
+        return tuple(
+            row for row in rows if row.gpu in shared and row not in own and (row.used_mib or FOREIGN_MIB) >= FOREIGN_MIB
+        )
+
+
+def board_w(name: str) -> float | None:
+    """The power a board of this name may draw, None where it is not known."""
+    return next((watts for part, watts in _BOARD_W if part in name), None)
+
+
+def same_bus(one: str, other: str) -> bool:
+    """Whether two spellings of a PCI address name one device: 00000000:B3:00.0 is 0000:b3:00.
+
+    >>> same_bus("00000000:B3:00.0", "0000:b3:00")
+    True
+    """
+    return bus_key(one) == bus_key(other) != ""
+
+
+def bus_key(text: str) -> str:
+    """The domain, bus and device of a PCI address, in one spelling."""
+    match = re.search(r"(?i)([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", text)
+    return f"{int(match.group(1), 16):x}:{match.group(2)}:{match.group(3)}".lower() if match else ""
+
+
+def any_point(gpus: Iterable[Gpu]) -> bool:
+    """Whether any of the GPUs has a history."""
+    return any(gpu.points for gpu in gpus)

@@ -1,0 +1,148 @@
+"""The fold over kernel rows: Xid events, the OOM killer, faults and blocked tasks, and whether they concern this job."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opsctl.detect.context import Context
+from opsctl.detect.gpus import bus_key
+from opsctl.detect.rules import advice, read_json
+
+NEIGHBOUR_PIDS = 512  # ranks and workers of one job are born close together
+WEIGHT = {
+    "gpu_lost": 95,
+    "ecc_error": 92,
+    "nvlink_error": 91,
+    "driver_hang": 85,
+    "host_oom_killed": 80,
+    "driver_mismatch": 82,
+}
+DEFAULT_WEIGHT = 65
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
+_PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
+_PID = re.compile(r"pid='?(\d+)'?")
+_NAME = re.compile(r"name=([^,]+)")
+_PYTHONIC = re.compile(r"(?i)python|pt_|torch|train|ray::|deepspeed|accelerate")
+_FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"(?:[Oo]ut of memory|OOM|oom)\b.*[Kk]ill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"),
+        "host_oom_killed",
+    ),
+    (re.compile(r"oom-kill:.*task=(?P<name>[^,]+),pid=(?P<pid>\d+)"), "host_oom_killed"),
+    (re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<name>[^)]*)\)"), "host_oom_killed"),
+    (re.compile(r"(?P<name>[\w.:/-]+)\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap )"), "segfault"),
+    (re.compile(r"INFO: task (?P<name>\S+):(?P<pid>\d+) blocked for more than"), "driver_hang"),
+    (re.compile(r"NVRM: API mismatch"), "driver_mismatch"),
+    (re.compile(r"nvidia-nvswitch\S*: SXid .*(?:[Ff]atal|Link \d+)"), "nvlink_error"),
+    (re.compile(r"NVRM: .*RmInitAdapter failed"), "gpu_lost"),
+    (re.compile(r"NVRM:.*(?:fallen off the bus|GPU is lost)"), "gpu_lost"),
+    (re.compile(r"\[Hardware Error\]|PCIe Bus Error: severity=Uncorrect"), "hardware_warning"),
+)
+_BUS = re.compile(r"NVRM:.*(?:GPU|PCI:)\s?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})")
+
+
+@dataclass(frozen=True)
+class KernelEvent:
+    """One thing the kernel said. `is_own`: it names this job (True), another process (False), or nobody (None)."""
+
+    cause: str
+    severity: str
+    text: str
+    time: float
+    advice: str
+    is_own: bool | None
+    rows: int = 0  # progress rows when it came
+    xid: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """Rank among root causes."""
+        return WEIGHT.get(self.cause, DEFAULT_WEIGHT)
+
+
+@dataclass
+class Kernel:
+    """State of the fold; changed in place."""
+
+    context: Context
+    events: deque[KernelEvent] = field(default_factory=lambda: deque(maxlen=64))
+    last_bus: str = ""
+
+    def observe(self, text: str, time: float, rows: int) -> KernelEvent | None:
+        """Fold one kernel row in; returns the event it is, None for rows without meaning here."""
+        bus = _BUS.search(text)
+        self.last_bus = bus.group(1) if bus else self.last_bus
+        event = self._xid(text, time) or self._form(text, time)
+        if event is None:
+            return None
+        event = replace(event, rows=rows)
+        self.events.append(event)
+        return event
+
+    def _xid(self, text: str, time: float) -> KernelEvent | None:
+        match = _XID.search(text)
+        if match is None:
+            return None
+        bus, number, rest = match.groups()
+        previous = _PREVIOUS.search(rest)
+        code = previous.group(1) if previous else number
+        known: dict[str, Any] = _xids().get(
+            code, {"name": "", "cause": "hardware_warning", "severity": "warning", "action": ""}
+        )
+        pid, name = _PID.search(rest), _NAME.search(rest)
+        own = self._is_own(int(pid.group(1)) if pid else None, name.group(1) if name else "", bus)
+        said = f"Xid {code} on {bus}: {known['name']}".rstrip(": ")
+        return KernelEvent(known["cause"], known["severity"], said, time, known["action"], own, xid=int(code))
+
+    def _form(self, text: str, time: float) -> KernelEvent | None:
+        for pattern, cause in _FORMS:
+            match = pattern.search(text)
+            if match:
+                return self._event(match.groupdict(), cause, text, time)
+        return None
+
+    def _event(self, groups: dict[str, str | None], cause: str, text: str, time: float) -> KernelEvent:
+        pid, name = groups.get("pid"), groups.get("name") or ""
+        own = self._is_own(int(pid) if pid else None, name, self.last_bus if "NVRM" in text else "")
+        if cause == "driver_hang":
+            own = True if name.startswith("nvidia") or own else None
+        severity = "warning" if cause == "hardware_warning" else "fatal"
+        return KernelEvent(cause, severity, _message(text), time, advice(cause), own)
+
+    def _is_own(self, pid: int | None, name: str, bus: str) -> bool | None:
+        context = self.context
+        if context.gpu_bus_ids and bus_key(bus):
+            return any(bus_key(bus) == bus_key(own) for own in context.gpu_bus_ids)
+        if pid is None or context.pid is None:
+            return False if pid is not None and name and not _PYTHONIC.search(name) else None
+        if pid == context.pid:
+            return True
+        return abs(pid - context.pid) <= NEIGHBOUR_PIDS and bool(_PYTHONIC.search(name))
+
+    def root(self, rows: int, within: int) -> KernelEvent | None:
+        """The gravest fatal event that may concern this job and that few steps followed; the earliest of equals."""
+        near = [event for event in self.events if self._counts(event) and event.rows >= rows - within]
+        return max(near, key=lambda event: (event.is_own is True, event.weight), default=None)
+
+    @staticmethod
+    def _counts(event: KernelEvent) -> bool:
+        return event.cause != "" and event.severity == "fatal" and event.is_own is not False
+
+    def note(self) -> KernelEvent | None:
+        """The newest event that asks for maintenance and leaves the job alone."""
+        notes = [event for event in self.events if event.cause == "hardware_warning" and event.is_own is not False]
+        return notes[-1] if notes else None
+
+
+@functools.cache
+def _xids() -> dict[str, dict[str, Any]]:
+    return dict(read_json("xid"))
+
+
+def _message(text: str) -> str:
+    return re.sub(r"^\s*\[[^\]]*\]\s*", "", text).strip()[:300]

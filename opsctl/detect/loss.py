@@ -1,0 +1,73 @@
+"""The fold over loss and gradient norm: not a number row after row, or a level left for good."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from opsctl.detect.context import Opinion
+from opsctl.detect.progress import median
+from opsctl.detect.rules import advice
+from opsctl.detect.steps import StepRow
+
+NAN_ROWS = 2
+NAN_GRADIENT_ROWS = 3
+NEWEST = 3
+MIN_LEVEL_ROWS = 3
+LEAP = 1.8
+
+
+@dataclass
+class Losses:
+    """State of the fold; changed in place. Of the losses only finite ones are kept."""
+
+    level: deque[float] = field(default_factory=lambda: deque(maxlen=200))
+    newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    nan_rows: int = 0
+    nan_gradient_rows: int = 0
+    last: str = ""
+
+    def observe(self, row: StepRow) -> None:
+        """Fold one training row in."""
+        loss, grad_norm = row.loss, row.grad_norm
+        if grad_norm is not None:
+            self.nan_gradient_rows = 0 if math.isfinite(grad_norm) else self.nan_gradient_rows + 1
+        if loss is None:
+            return
+        if not math.isfinite(loss) or (loss == 0.0 and self.nan_gradient_rows):
+            self.nan_rows += 1
+            self.last = f"loss {loss}" + (f" with gradient norm {grad_norm}" if grad_norm is not None else "")
+            return
+        self.nan_rows = 0
+        self._settle(loss)
+
+    def _settle(self, loss: float) -> None:
+        """The oldest of the newest rows joins the level, unless it already lies far above it."""
+        if len(self.newest) == NEWEST and not self._is_above(self.newest[0]):
+            self.level.append(self.newest[0])
+        self.newest.append(loss)
+
+    def _is_above(self, loss: float) -> bool:
+        if len(self.level) < MIN_LEVEL_ROWS:
+            return False
+        usual = sorted(self.level)
+        middle, top, spread = median(usual), usual[-1], usual[-1] - usual[0]
+        return middle > 0 and loss > LEAP * middle and loss > top + 3 * spread
+
+    def opinion(self) -> Opinion | None:
+        """Degraded where nothing is learned any more; None where the numbers look sound."""
+        if self.nan_rows >= NAN_ROWS:
+            return self._opinion("nan_loss", 0.95, f"{self.nan_rows} rows in a row: {self.last}")
+        if self.nan_gradient_rows >= NAN_GRADIENT_ROWS:
+            return self._opinion(
+                "nan_loss", 0.85, f"gradient norm not finite in {self.nan_gradient_rows} rows in a row"
+            )
+        if len(self.newest) == NEWEST and all(map(self._is_above, self.newest)):
+            text = f"loss {self.newest[-1]:.4g}, before {median(list(self.level)):.4g}, and it does not come back"
+            return self._opinion("loss_divergence", 0.85, text)
+        return None
+
+    @staticmethod
+    def _opinion(cause: str, confidence: float, text: str) -> Opinion:
+        return Opinion("degraded", cause, confidence, (text,), advice(cause))

@@ -1,0 +1,70 @@
+"""Rows of metrics.jsonl to numbers: what a job tells about itself, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from opsctl.detect.steps import StepRow
+
+COUNTERS = ("recompiles", "graph_breaks", "cudagraph_skips")
+
+
+@dataclass(frozen=True)
+class MetricsRow:
+    """One row: progress, the phase it names, and torch's own counters where it carries them."""
+
+    row: StepRow
+    phase: str
+    counters: dict[str, int]
+    memory_allocated_mib: float | None
+
+
+def parse(text: str) -> MetricsRow | None:
+    """The row that `text` holds; None for one that is cut or no object.
+
+    >>> parse('{"step": 3, "loss": 2.5, "recompiles": 1}').counters
+    {'recompiles': 1}
+    """
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None  # a row cut in the middle says nothing
+    if not isinstance(values, dict):
+        return None
+    phase = values.get("phase") if isinstance(values.get("phase"), str) else ""
+    counters = {name: int(values[name]) for name in COUNTERS if isinstance(values.get(name), (int, float))}
+    return MetricsRow(_progress(values, str(phase)), str(phase), counters, _number(values, "memory_allocated_mib"))
+
+
+def _progress(values: dict[str, Any], phase: str) -> StepRow:
+    step, num_steps = _number(values, "step"), _number(values, "num_steps")
+    tokens_per_s = _number(values, "tokens_per_s")
+    tokens = _number(values, "tokens")
+    step_s = _number(values, "step_s")
+    if step_s is None and tokens and tokens_per_s:
+        step_s = tokens / tokens_per_s
+    return StepRow(
+        "train" if phase in ("", "train", "training") else "eval" if phase.startswith("eval") else "prepare",
+        None if step is None else int(step),
+        None if num_steps is None else int(num_steps),
+        _loss(values, "loss"),
+        _loss(values, "grad_norm"),
+        step_s,
+        tokens_per_s,
+    )
+
+
+def _number(values: dict[str, Any], name: str) -> float | None:
+    value = values.get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _loss(values: dict[str, Any], name: str) -> float | None:
+    """JSON has no nan: writers put null or a word there."""
+    value = values.get(name)
+    if name in values and (value is None or (isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"))):
+        return math.nan
+    return _number(values, name)

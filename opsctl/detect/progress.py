@@ -1,0 +1,228 @@
+"""The fold over progress: steps, phases, the run's own pace, and how long silence may last.
+
+Time comes with the events; nothing here looks at a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from opsctl.detect.context import Context
+from opsctl.detect.steps import StepRow
+
+STALL_FACTOR, STALL_EXTRA_S = 3.0, 5.0
+HANG_FACTOR, HANG_FLOOR_S = 10.0, 60.0
+CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log goes on
+PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
+WARMUP_ROWS = 3
+REFERENCE_ROWS = 12
+QUIET_PHASES = frozenset(PHASE_FLOOR_S)
+_PHASE_NAMES = {
+    "before_first_step": "starting",
+    "saving": "checkpoint",
+    "save": "checkpoint",
+    "ckpt": "checkpoint",
+    "validation": "eval",
+    "evaluation": "eval",
+    "warmup": "compile",
+    "data": "prepare",
+    "training": "train",
+}
+
+
+@dataclass(frozen=True)
+class Silence:
+    """How long nothing was heard of what is due, and when that is odd (`stall_s`) or too long (`hang_s`)."""
+
+    since_s: float
+    stall_s: float
+    hang_s: float
+    phase: str
+
+    @property
+    def is_stalled(self) -> bool:
+        """Longer than the run's own pace explains."""
+        return self.since_s > self.stall_s
+
+    @property
+    def is_over(self) -> bool:
+        """Longer than this phase may take."""
+        return self.since_s > self.hang_s
+
+
+@dataclass
+class Progress:
+    """State of the fold; changed in place. `num_rows` counts rows that brought a step."""
+
+    context: Context
+    started: float
+    last_line: float
+    last_step: float
+    last_activity: float
+    phase: str = ""
+    phase_since: float = 0.0
+    step: int | None = None
+    num_steps: int | None = None
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    num_rows: int = 0
+    steps_done: int = 0  # by how much the step number rose while watched
+    is_done: bool = False
+    done_at: float = 0.0
+    has_metrics: bool = False
+    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=200))
+    step_times: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    data_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    reference_s: float | None = None  # the quickest pace the run itself has shown
+    longest: dict[str, float] = field(default_factory=dict)
+
+    # --- what comes in ---------------------------------------------------------------------------
+
+    def hear(self, time: float) -> None:
+        """Any row of output."""
+        self.last_line = max(self.last_line, time)
+
+    def act(self, time: float) -> None:
+        """A sign of life other than a step: processor time in a phase without steps."""
+        self.last_activity = max(self.last_activity, time)
+
+    def enter(self, phase: str, time: float) -> None:
+        """A phase begins: eval, checkpoint, prepare, compile or train."""
+        phase = _PHASE_NAMES.get(phase, phase)
+        if phase != self.phase:
+            if self.phase:
+                spent = time - self.phase_since
+                self.longest[self.phase] = max(spent, self.longest.get(self.phase, 0.0))
+            self.phase, self.phase_since = phase, time
+        self.act(time)
+
+    def finish(self, time: float) -> None:
+        """The log says that the work is done."""
+        self.is_done, self.done_at = True, time
+
+    def observe(self, row: StepRow, time: float) -> bool:
+        """Fold one progress row in; says whether it brought a training step."""
+        if row.kind != "train":
+            if row.kind == "eval" or not self.num_rows:
+                self.enter(row.kind, time)
+            return False
+        if self._repeats(row):
+            return False
+        self._pace(row, time)
+        self.enter("train", time)
+        self.num_rows += 1
+        self.is_done = False
+        self.last_step = time
+        self.step = row.step if row.step is not None else self.step
+        self.num_steps = row.num_steps or self.num_steps
+        self.tokens_per_s = row.tokens_per_s or self.tokens_per_s
+        self.loss = row.loss if row.loss is not None else self.loss
+        return True
+
+    def _repeats(self, row: StepRow) -> bool:
+        """A bar drawn again without a new step; step 0 of a bar is no step yet."""
+        if row.step is None:
+            return False
+        return row.step == self.step or (row.step == 0 and row.loss is None)
+
+    def _pace(self, row: StepRow, time: float) -> None:
+        steps = (row.step - self.step) if row.step is not None and self.step is not None else 1
+        self.steps_done += steps if 0 < steps < 10000 else 1
+        interval = time - self.last_step
+        in_train = self.phase == "train"
+        if in_train and interval > 0 and self.num_rows >= WARMUP_ROWS - 1:
+            self.intervals.append(interval)
+        step_s = row.step_s if row.step_s is not None else self._derived(interval, steps, in_train)
+        if step_s is not None and step_s > 0:
+            self.step_times.append(step_s)
+            self._refer()
+        if row.data_s is not None and row.step_s:
+            self.data_times.append(min(row.data_s, row.step_s))
+
+    def _derived(self, interval: float, steps: int, in_train: bool) -> float | None:
+        if not in_train or interval <= 0 or steps <= 0 or self.num_rows < WARMUP_ROWS:
+            return None
+        return interval / steps
+
+    def _refer(self) -> None:
+        if self.num_rows >= WARMUP_ROWS + REFERENCE_ROWS and len(self.step_times) >= REFERENCE_ROWS:
+            pace = median(list(self.step_times)[-REFERENCE_ROWS:])
+            self.reference_s = min(pace, self.reference_s or pace)
+
+    # --- what is known ---------------------------------------------------------------------------
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether a step was seen, here or before watching began."""
+        return self.num_rows > 0 or (self.context.typical_step_s or 0.0) > 0
+
+    @property
+    def step_s(self) -> float | None:
+        """Median seconds a step of the newest rows."""
+        newest = list(self.step_times)[-8:]
+        return median(newest) if newest else self.context.typical_step_s or None
+
+    def due_s(self) -> float:
+        """The longest usual time between two progress rows."""
+        typical = self.context.typical_step_s or self.step_s or 0.0
+        if len(self.intervals) < 2:
+            return max(typical, *self.intervals, 0.0) if self.intervals else typical
+        ordered = sorted(self.intervals)
+        return max(ordered[math.ceil(0.99 * len(ordered)) - 1], typical)
+
+    def silence(self, now: float) -> Silence:
+        """How long what is due in this phase has been absent."""
+        phase = self.phase if self.has_stepped else (self.phase or "starting")
+        due = self.due_s()
+        if self.has_stepped and phase not in QUIET_PHASES:
+            return self._of_steps(now, due)
+        since = now - max(self.last_line, self.last_activity, self.phase_since)
+        floor = max(PHASE_FLOOR_S.get(phase, 600.0), HANG_FACTOR * due, 3 * self.longest.get(phase, 0.0))
+        return Silence(since, floor / 2, floor, phase)
+
+    def _of_steps(self, now: float, due: float) -> Silence:
+        since = now - self.last_step
+        hang = max(HANG_FLOOR_S, HANG_FACTOR * due)
+        if now - self.last_line < STALL_FACTOR * due + STALL_EXTRA_S:
+            hang = max(CHATTER_FLOOR_S, CHATTER_FACTOR * due)
+        return Silence(since, STALL_FACTOR * due + STALL_EXTRA_S, hang, self.phase or "train")
+
+    def slowdown(self) -> float | None:
+        """Present seconds a step over what they should be: a good run's, or this run's own best; None = unknown."""
+        should = self.context.baseline.step_s or self._own_pace()
+        present = self._present_s()
+        return present / should if should and present else None
+
+    def is_at_speed(self) -> bool | None:
+        """Whether steps come as quickly as an earlier good run's; None where none is known."""
+        should = self.context.baseline.step_s
+        present = self._present_s()
+        return present <= 1.2 * should if should and present else None
+
+    def _own_pace(self) -> float | None:
+        paces = [pace for pace in (self.context.typical_step_s, self.reference_s, self._first_pace()) if pace]
+        return min(paces) if paces else None
+
+    def _first_pace(self) -> float | None:
+        times = list(self.step_times)
+        return median(times[: len(times) // 2]) if 4 <= len(times) < 2 * REFERENCE_ROWS else None
+
+    def _present_s(self) -> float | None:
+        """Mean of the newest step times without the largest: one pause is no pace."""
+        newest = sorted(list(self.step_times)[-8:])
+        if len(newest) < 3:
+            return newest[0] if newest else self.context.typical_step_s or None
+        return sum(newest[:-1]) / (len(newest) - 1)
+
+    def data_share(self) -> float | None:
+        """Part of the newest step times that was waiting for data; None where rows do not say."""
+        if len(self.data_times) < 3:
+            return None
+        return sum(self.data_times) / max(sum(list(self.step_times)[-len(self.data_times) :]), 1e-9)
+
+
+def median(values: list[float]) -> float:
+    """The middle value; of an even number, the lower of the two."""
+    return sorted(values)[(len(values) - 1) // 2]

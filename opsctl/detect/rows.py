@@ -1,0 +1,96 @@
+"""Lines to rows: undoes what launchers and loggers put around a message.
+
+Takes off rank prefixes, torch's and glog's log heads, rich boxes; splits a message glued to a progress bar.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from opsctl.records import Line
+
+_BOX = "\u2502\u2503\u256d\u2570"  # the left edge of a rich box: bars and corners
+_BOX_EDGE = _BOX + "\u256e\u256f\u2500 "
+_HEADS = frozenset("[(0123456789IWEVFCDr" + _BOX)
+_PREFIX = re.compile(
+    r"\s*(?:\[?(?:default|rank[: ]?\s?)(?P<a>\d+)\]?:\s?"  # torchrun --tee, torch >= 2.5
+    r"|\[\d+,(?P<b>\d+)\]\s?<std(?:out|err)>:\s?"  # mpirun --tag-output
+    r"|(?P<c>\d{1,4}): (?=\S)"  # srun --label
+    r"|\((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?\)\s?"  # ray
+    r"|[\w.]+(?:-[\w.]+)*-(?P<d>\d+)\s+\| (?=\S))"  # docker compose
+)
+_TORCH_HEAD = re.compile(
+    r"\[?(?P<level>[IWEVFC])\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?(?P<file>[\w/.+-]+):\d+\]\s?"
+    r"|\[(?P<level2>[IWEF]) (?P<file2>[\w.]+):\d+\]\s?"
+)
+_TORCH_TAGS = re.compile(r"(?:\[(?:\d+/\d+(?:_\d+)?|__\w+|c10d)\]\s?)+")
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
+_RANK_IN_HEAD = re.compile(r"\[?(?:PG ID \d+ PG GUID \S+ )?Rank (\d+)\]")
+_BAR_TAIL = re.compile(r"\d+/\d+ \[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\](?=\S)|\.\.\.(?=Traceback \()")
+_LEVELS = {"WARN": "W", "FATAL": "C"}
+LOGGED = frozenset("WIVD")  # levels at which a logger reports what was caught
+
+
+@dataclass(frozen=True)
+class Row:
+    """One logical row: its message, and what the launcher or logger said around it.
+
+    `level` is the first letter of a log level ("" where none is named), `origin` torch's source file.
+    """
+
+    text: str
+    time: float
+    start: int
+    end: int
+    rank: int | None = None
+    level: str = ""
+    origin: str = ""
+    is_boxed: bool = False
+    is_redraw: bool = False
+
+
+def rows(line: Line) -> tuple[Row, ...]:
+    """The row, or the bar and the message behind it, that `line` holds.
+
+    >>> rows(Line(0.0, "[rank3]: KeyError: 'x'"))[0].rank
+    3
+    """
+    text = line.text
+    glued = _BAR_TAIL.search(text) if "/" in text and "[" in text else None
+    if glued is None or glued.end() == len(text):
+        return (_row(line, text),)
+    return (_row(line, text[: glued.end()]), _row(line, text[glued.end() :]))
+
+
+def _row(line: Line, text: str) -> Row:
+    if text[:1] not in _HEADS and text[:1] != " ":
+        return Row(text, line.time, line.start, line.end, None, _level(text), is_redraw=line.is_redraw)
+    return _stripped(line, text)
+
+
+def _stripped(line: Line, text: str) -> Row:
+    rank = None
+    while match := _PREFIX.match(text):
+        found = next((group for group in match.groups() if group), None)
+        rank = int(found) if found and rank is None else rank
+        text = text[match.end() :]
+    boxed = text[:1] in _BOX and text != ""
+    if boxed:
+        text = text.strip(_BOX_EDGE)
+    level, origin = _level(text), ""
+    head = _TORCH_HEAD.match(text)
+    if head:
+        level, origin = head["level"] or head["level2"], head["file"] or head["file2"]
+        text = text[head.end() :]
+        tags = _TORCH_TAGS.match(text)
+        text = text[tags.end() :] if tags else text
+    if rank is None and "Rank " in text:
+        named = _RANK_IN_HEAD.search(text)
+        rank = int(named.group(1)) if named else None
+    return Row(text, line.time, line.start, line.end, rank, level, origin, boxed, line.is_redraw)
+
+
+def _level(text: str) -> str:
+    match = _LEVEL.search(text, 0, 64)
+    return _LEVELS.get(match.group(1), match.group(1)[0]) if match else ""

@@ -1,0 +1,175 @@
+"""nvidia-smi's other outputs to records: the table of any driver, process lists, -q, dmon, one-sentence errors.
+
+Pure: it parses text and runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from opsctl.detect import smi
+from opsctl.records import GpuProcess, GpuSample
+
+_NAME_ROW = re.compile(r"^\|\s+(\d+)\s+(\S.*?)\s+(?:On|Off|N/A)?\s*\|\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s")
+_MEMORY = re.compile(r"(\d+)\s?Mi?B\s*/\s*(\d+)\s?Mi?B")
+_POWER = re.compile(r"(\d+)\s?W\s*/\s*(\d+)\s?W")
+_TEMPERATURE = re.compile(r"\b(\d+)C\b")
+_UTILIZATION = re.compile(r"(\d+)%\s+(?:Default|E\.|Exclusive|Prohibited)")
+_PROCESS_ROW = re.compile(
+    r"^\|\s+(\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(\d+)\s+(?:[CGM+]+)\s+(.+?)\s+(\d+)\s?Mi?B\s*\|"
+)
+_LIST_ROW = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-\S+)\)")
+_NO_PROCESSES = re.compile(r"(?i)no running (?:compute )?processes")
+_SENTENCE = re.compile(
+    r"(?i)nvidia-smi has failed|failed to initialize nvml|unable to determine the device handle|no devices were found|"
+    r"gpu is lost|not a valid field|command not found|driver/library|timed? ?out|couldn't communicate|requires reset|"
+    r"^unknown error|insufficient permissions|^killed|segmentation fault|no such file"
+)
+_Q_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+_Q_REASONS = {
+    "SW Power Cap": 0x04,
+    "HW Slowdown": 0x08,
+    "SW Thermal Slowdown": 0x20,
+    "HW Thermal Slowdown": 0x40,
+    "HW Power Brake Slowdown": 0x80,
+}
+_DMON = {
+    "gpu": "index",
+    "pwr": "power_w",
+    "gtemp": "temperature_c",
+    "sm": "utilization_pct",
+    "pclk": "clock_mhz",
+    "fb": "used_mib",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one call of nvidia-smi told; `processes` is None where it listed none and did not say that there are none."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    processes: tuple[GpuProcess, ...] | None = None
+    problem: str = ""
+
+
+def parse(text: str) -> Answer:
+    """Whatever nvidia-smi printed; an empty text means that it did not answer.
+
+    >>> parse("Failed to initialize NVML: Unknown Error").problem
+    'Failed to initialize NVML: Unknown Error'
+    """
+    rows = [row.rstrip() for row in text.splitlines() if row.strip()]
+    if not rows:
+        return Answer(problem=smi.NO_ANSWER)
+    problem = next((row.strip() for row in rows if _SENTENCE.search(row) and not row.startswith("|")), "")
+    gpus = _table(rows) or _dmon(rows) or _query(rows) or _listed(rows) or smi.parse_csv(text)[0]
+    return Answer(gpus, _processes(rows), problem)
+
+
+def _table(rows: list[str]) -> tuple[GpuSample, ...]:
+    found: list[GpuSample] = []
+    for row in rows:
+        name = _NAME_ROW.match(row)
+        if name:
+            found.append(GpuSample(int(name.group(1)), name=name.group(2), bus_id=name.group(3)))
+        elif found and row.startswith("|") and (_MEMORY.search(row) or "ERR!" in row):
+            found[-1] = _numbers(found[-1], row)
+    return tuple(found)
+
+
+def _numbers(gpu: GpuSample, row: str) -> GpuSample:
+    memory, power = _MEMORY.search(row), _POWER.search(row)
+    heat, busy = _TEMPERATURE.search(row), _UTILIZATION.search(row)
+    return replace(
+        gpu,
+        used_mib=float(memory.group(1)) if memory else None,
+        total_mib=float(memory.group(2)) if memory else None,
+        power_w=float(power.group(1)) if power else None,
+        power_limit_w=float(power.group(2)) if power else None,
+        temperature_c=float(heat.group(1)) if heat else None,
+        utilization_pct=float(busy.group(1)) if busy else None,
+        problem="ERR!" if row.count("ERR!") >= 2 else "",
+    )
+
+
+def _listed(rows: list[str]) -> tuple[GpuSample, ...]:
+    found = [_LIST_ROW.match(row) for row in rows]
+    return tuple(GpuSample(int(m.group(1)), name=m.group(2), uuid=m.group(3).rstrip(")")) for m in found if m)
+
+
+def _dmon(rows: list[str]) -> tuple[GpuSample, ...]:
+    """`nvidia-smi dmon`: the newest row of each GPU."""
+    header = next((row for row in rows if row.startswith("# gpu")), "")
+    names = header[1:].split()
+    found: dict[int, GpuSample] = {}
+    for row in rows if header else []:
+        cells = row.split()
+        if len(cells) == len(names) and cells[0].isdigit():
+            values = {_DMON[name]: smi.number(cell) for name, cell in zip(names, cells) if name in _DMON}  # noqa: B905 - equal
+            index = int(values.pop("index") or 0)
+            found[index] = GpuSample(index, **values)  # type: ignore[arg-type]
+    return tuple(found.values())
+
+
+def _query(rows: list[str]) -> tuple[GpuSample, ...]:
+    """`nvidia-smi -q`: reasons for low clocks and what the hardware asks for."""
+    found: list[GpuSample] = []
+    section = ""
+    for row in rows:
+        head = _Q_GPU.match(row)
+        if head:
+            found.append(GpuSample(len(found), bus_id=head.group(1)))
+        elif found:
+            key, colon, value = (part.strip() for part in row.partition(":"))
+            section = key if not colon else section
+            found[-1] = _queried(found[-1], section, key, value)
+    return tuple(found)
+
+
+def _queried(gpu: GpuSample, section: str, key: str, value: str) -> GpuSample:
+    if key in _Q_REASONS and value in ("Active", "Not Active"):
+        bit = _Q_REASONS[key] if value == "Active" else 0
+        return replace(gpu, throttle=(gpu.throttle or 0) | bit)
+    if (key == "Pending" and value == "Yes") or (key.startswith("Pending Page") and value == "Yes"):
+        return replace(
+            gpu, maintenance="row remapping is pending" if "Remapp" in section else "page retirement is pending"
+        )
+    if key == "Remapping Failure Occurred" and value == "Yes":
+        return replace(gpu, maintenance="row remapping failed")
+    if key == "GPU Current Temp":
+        return replace(gpu, temperature_c=smi.number(value))
+    if key == "Gpu" and section == "Utilization":
+        return replace(gpu, utilization_pct=smi.number(value))
+    return gpu
+
+
+def _processes(rows: list[str]) -> tuple[GpuProcess, ...] | None:
+    found = [_PROCESS_ROW.match(row) for row in rows]
+    listed = [GpuProcess(int(m.group(2)), m.group(3), float(m.group(4)), m.group(1)) for m in found if m]
+    listed += _compute_apps(rows)
+    if listed:
+        return tuple(listed)
+    empty = any(_NO_PROCESSES.search(row) for row in rows) or any(row.startswith("pid,") for row in rows)
+    return () if empty else None
+
+
+def _compute_apps(rows: list[str]) -> list[GpuProcess]:
+    """`--query-compute-apps=...` with its header."""
+    names: list[str] = []
+    found: list[GpuProcess] = []
+    for row in rows:
+        cells = [cell.strip() for cell in row.split(",")]
+        if any(cell.split(" ")[0] == "pid" for cell in cells):
+            names = [cell.split(" ")[0] for cell in cells]
+        elif names and len(cells) == len(names):
+            found.append(_app(dict(zip(names, cells))))  # noqa: B905 - equal lengths
+    return [app for app in found if app.pid]
+
+
+def _app(cells: dict[str, str]) -> GpuProcess:
+    pid = cells.get("pid", "")
+    name = cells.get("process_name") or cells.get("name", "")
+    used = cells.get("used_gpu_memory") or cells.get("used_memory", "")
+    gpu = cells.get("gpu_uuid") or cells.get("gpu_bus_id") or cells.get("index", "")
+    return GpuProcess(int(pid) if pid.isdigit() else 0, name, smi.number(used), gpu)

@@ -1,0 +1,190 @@
+"""The fold over what the log says: rule hits and exceptions, which of them the run outlived, and the root of an end."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from opsctl.detect.exceptions import Trace
+from opsctl.detect.rows import LOGGED, Row
+from opsctl.detect.rules import Rule, advice
+
+NEAR_ROWS = 10  # progress rows after an error that other ranks or a buffer may still bring
+MENTION_DISCOUNT = 15
+EXCEPTION_WEIGHT = 30
+CACHE_WEIGHT = 62
+MAX_TEXT = 400
+SKIP_MIN, SKIP_SHARE = 4, 0.4
+OVERFLOW_MIN, OVERFLOW_MANY = 4, 24
+
+_WARNING = re.compile(r"\b\w*Warning: ")
+_PLACE = re.compile(r"user code at (\S+)|(?:from|in) (\S+\.py:\d+)")
+_SCALE = re.compile(
+    r"(?:reducing (?:loss scale )?to|loss scale(?:r)?(?: \d+)? (?:to|is|=|:)|setting loss scale to:?)\s*([\d.]+(?:e[-+]?\d+)?)"
+)
+_CACHE_FRAME = re.compile(
+    r"triton/runtime/cache\.py|torch/_inductor/(?:codecache|runtime/.*cache)|torchinductor_|/\.triton/"
+)
+_CACHE_KIND = re.compile(
+    r"(?:^|\.)(?:OSError|File\w+Error|EOFError|JSONDecodeError|UnpicklingError|PermissionError|BlockingIOError)$"
+)
+_OUTSIDE = re.compile(r"urllib3|requests/|httpx|httpcore|wandb|mlflow|comet|neptune|clearml|aiohttp|socket\.py")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One wording in the log; `rows` and `steps` count the progress made before it."""
+
+    name: str
+    role: str
+    cause: str
+    weight: int
+    severity: str
+    advice: str
+    time: float
+    rows: int
+    steps: int
+    text: str
+    start: int
+    end: int
+    rank: int | None = None
+    where: str = ""
+    thread: str = ""
+    is_mention: bool = False
+    count: int = 1
+
+    @property
+    def rank_weight(self) -> int:
+        """Its place among root causes: a logger's mention counts less than an exception."""
+        return self.weight - (MENTION_DISCOUNT if self.is_mention else 0)
+
+
+@dataclass
+class Words:
+    """State of the fold; changed in place. Bounded: floods of one wording are counted, not kept."""
+
+    hits: deque[Hit] = field(default_factory=lambda: deque(maxlen=160))
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, Hit] = field(default_factory=dict)
+    last: dict[str, Hit] = field(default_factory=dict)
+    places: set[str] = field(default_factory=set)
+    skips: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=64))  # (steps, rows) of caught OOMs
+    overflows: deque[int] = field(default_factory=lambda: deque(maxlen=64))
+    scale: float | None = None
+    in_root_cause: bool = False
+
+    def observe(self, row: Row, rule: Rule, rows: int, steps: int) -> Hit:
+        """Fold in that `row` matched `rule`."""
+        mention = row.level in LOGGED or bool(_WARNING.search(row.text))
+        hit = Hit(
+            rule.name, rule.role, rule.cause, rule.weight, rule.severity, rule.advice, row.time, rows, steps,
+            row.text[:MAX_TEXT], row.start, row.end, row.rank, is_mention=mention,
+        )  # fmt: skip
+        self._count(hit)
+        return self._keep(hit)
+
+    def raised(self, trace: Trace, hit: Hit | None, rows: int, steps: int) -> Hit | None:
+        """Fold a complete exception in; `hit` is what its last row matched, None for an unknown wording."""
+        if trace.is_ignored or trace.kind == "SystemExit":
+            return None
+        if hit is not None:
+            return self._keep(
+                replace(hit, where=trace.where, thread=trace.thread, start=trace.start, is_mention=trace.is_logged),
+                replaces=hit,
+            )
+        cause, weight = _unknown_exception(trace)
+        text = f"{trace.kind}: {trace.message}".rstrip(": ")[:MAX_TEXT]
+        hit = Hit(
+            "exception", "fatal", cause, weight, "fatal", advice(cause), trace.time, rows, steps, text, trace.start,
+            trace.end, trace.rank, trace.where, trace.thread, trace.is_logged or _is_outside(trace),
+        )  # fmt: skip
+        self._count(hit)
+        return self._keep(hit)
+
+    def root_row(self, text: str) -> None:
+        """Note where torch's elastic summary begins to name the first failure."""
+        if text.startswith("Root Cause"):
+            self.in_root_cause = True
+        elif text.startswith(("=====", "-----")):
+            self.in_root_cause = False
+
+    def _count(self, hit: Hit) -> None:
+        self.counts[hit.name] = self.counts.get(hit.name, 0) + 1
+        self.first.setdefault(hit.name, hit)
+        self.last[hit.name] = hit
+        if hit.cause == "graph_break":
+            self._place(hit.text)
+        if hit.cause == "cuda_oom":
+            self.skips.append((hit.steps, hit.rows))
+        if hit.name == "overflow_skip":
+            self.overflows.append(hit.steps)
+            scale = _SCALE.search(hit.text)
+            self.scale = float(scale.group(1).rstrip(".")) if scale else self.scale
+
+    def _place(self, text: str) -> None:
+        match = _PLACE.search(text)
+        if match and len(self.places) < 256:
+            self.places.add(match.group(1) or match.group(2))
+
+    def _keep(self, hit: Hit, replaces: Hit | None = None) -> Hit:
+        if self.in_root_cause and hit.role == "echo" and hit.name.startswith("elastic_exit_"):
+            hit = replace(hit, weight=max(hit.weight, EXCEPTION_WEIGHT + 1))
+        for index in range(len(self.hits) - 1, -1, -1):
+            known = self.hits[index]
+            if known.rows != hit.rows:
+                break
+            if known is replaces or (known.name == hit.name and known.weight == hit.weight and known.rank == hit.rank):
+                self.hits[index] = replace(hit, count=1) if known is replaces else replace(known, count=known.count + 1)
+                return self.hits[index]
+        self.hits.append(hit)
+        return hit
+
+    # --- what is known ---------------------------------------------------------------------------
+
+    def root(self, rows: int, within: int = NEAR_ROWS) -> Hit | None:
+        """The cause of an end now: the gravest failure that few progress rows followed, the earliest of equals."""
+        return self._gravest(("fatal", "echo"), rows, within)
+
+    def stop(self, rows: int, within: int = NEAR_ROWS) -> Hit | None:
+        """The newest words about an end from outside."""
+        return self._gravest(("stop",), rows, within)
+
+    def _gravest(self, roles: tuple[str, ...], rows: int, within: int) -> Hit | None:
+        near = [hit for hit in self.hits if hit.role in roles and hit.rows >= rows - within]
+        return max(near, key=lambda hit: hit.rank_weight, default=None)
+
+    def since_step(self, role: str, rows: int) -> Hit | None:
+        """The newest hit of a role that no progress row followed."""
+        return next((hit for hit in reversed(self.hits) if hit.role == role and hit.rows == rows), None)
+
+    def of_role(self, role: str) -> list[Hit]:
+        """The last hit of each wording of this role."""
+        return [hit for hit in self.last.values() if hit.role == role]
+
+    def skipped_for_memory(self, steps: int) -> int:
+        """How many batches in a row ran out of memory; 0 where most steps go through."""
+        if len(self.skips) < SKIP_MIN:
+            return 0
+        newest = list(self.skips)[-20:]
+        good = max(steps - newest[0][0], 0)
+        return len(newest) if len(newest) / (len(newest) + good) >= SKIP_SHARE else 0
+
+    def skipped_for_overflow(self, steps: int) -> int:
+        """How many steps in a row were skipped for overflow, once the scale has fallen too far."""
+        newest = list(self.overflows)[-32:]
+        if len(newest) < OVERFLOW_MIN or len(newest) / (len(newest) + max(steps - newest[0], 0)) < SKIP_SHARE:
+            return 0
+        fallen = self.scale is not None and self.scale < 1.0
+        return len(newest) if fallen or len(newest) >= OVERFLOW_MANY else 0
+
+
+def _unknown_exception(trace: Trace) -> tuple[str, int]:
+    if _CACHE_KIND.search(trace.kind) and any(_CACHE_FRAME.search(frame) for frame in trace.frames):
+        return "compile_cache_error", CACHE_WEIGHT
+    return "python_exception", EXCEPTION_WEIGHT
+
+
+def _is_outside(trace: Trace) -> bool:
+    """An exception deep inside a network client: a logger or uploader's, until it ends the run."""
+    return bool(trace.frames) and bool(_OUTSIDE.search(trace.frames[-1]))
