@@ -20,10 +20,34 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 UserName = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9._-]*|[0-9]+(:[0-9]+)?)$", coerce_numbers_to_str=True)]
 
 
+# words of ssh's own command line: neither may look like an option
+Destination = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\[][^\s,]*$")]
+LocalPath = Annotated[str, Field(pattern=r"^[~/]")]  # not relative: commands run in any folder
+Jump = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\[][^\s]*$")]
+
+
 class Section(BaseModel):
     """The base of every section: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HostConfig(Section):
+    """This machine (`local`), or one behind sshd; what is left out is as ssh_config says."""
+
+    ssh: Destination | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    key_file: LocalPath | None = None
+    jump: Jump | None = None
+    ssh_config: LocalPath | None = None
+    host_keys: Literal["strict", "accept-new"] = "strict"
+    connect_timeout_s: Annotated[float, Field(ge=1, le=300)] = 10.0
+
+    @model_validator(mode="after")
+    def _has_a_destination(self) -> HostConfig:
+        if self.ssh is None and self.model_fields_set:
+            raise ValueError(f"{_quoted(sorted(self.model_fields_set))} needs `ssh: user@host` beside it")
+        return self
 
 
 class ContainerConfig(Section):
@@ -49,11 +73,20 @@ class ContainerConfig(Section):
 class TargetConfig(Section):
     """Where things run."""
 
-    host: Literal["local"] = "local"
+    host: HostConfig = HostConfig()
     container: ContainerConfig = ContainerConfig()
     home: str = "~/.opsctl"
     python: str = "python3"
     become: tuple[str, ...] = ()
+
+    @field_validator("host", mode="before")
+    @classmethod
+    def _short_host(cls, value: Any) -> Any:
+        if value == "local":
+            return HostConfig()
+        if value is None or isinstance(value, str):
+            raise ValueError(f"{value!r} is neither `local` nor like {{ssh: user@host}}")
+        return value
 
     @field_validator("container", mode="before")
     @classmethod

@@ -14,6 +14,8 @@ from opsctl.config import Config, ContainerConfig, TargetConfig
 from opsctl.target.client import AgentClient
 from opsctl.target.container import Container, Docker, Lxc, NoContainer, Pct
 from opsctl.target.host import Host, LocalHost
+from opsctl.target.ssh import SshHost
+from opsctl.target.ssh_endpoint import SshSettings
 from opsctl.target.target import Target
 
 
@@ -28,7 +30,20 @@ def operator_name() -> str:
 
 def build_host(settings: TargetConfig) -> Host:
     """The host that these settings describe; connects to nothing."""
-    return LocalHost()
+    host = settings.host
+    if host.ssh is None:
+        return LocalHost()
+    return SshHost(
+        SshSettings(
+            host.ssh,
+            port=host.port,
+            key_file=host.key_file,
+            jump=host.jump,
+            ssh_config=host.ssh_config,
+            host_keys=host.host_keys,
+            connect_timeout_s=host.connect_timeout_s,
+        )
+    )
 
 
 def build_container(settings: ContainerConfig) -> Container:

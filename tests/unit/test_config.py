@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from opsctl.config import Config, Section, _models_in, find, load, parse
+from opsctl.config import Config, HostConfig, Section, _models_in, find, load, parse
 from opsctl.errors import ConfigError
 from opsctl.ops.init import example
 
@@ -19,7 +19,7 @@ PATH = Path("opsctl.yaml")
 
 def test_the_example_loads_and_shows_the_defaults() -> None:
     config = parse(example(), PATH)
-    assert config.targets["here"].host == "local"
+    assert config.targets["here"].host == HostConfig()
     assert config.env == type(config.env)()
 
 
@@ -77,6 +77,24 @@ def test_the_example_beside_the_readme_is_the_shipped_one() -> None:
 )
 def test_a_bad_key_is_named_with_its_place(body: str, line: int, said: str, hint: str) -> None:
     _refused(HEAD + body, line, said, hint)
+
+
+@pytest.mark.parametrize(
+    ("host", "said", "hint"),
+    [
+        ("lcoal", "targets.a.host: 'lcoal' is neither `local` nor like {ssh: user@host}", ""),
+        ("{shs: x}", "unknown key 'targets.a.host.shs'", "did you mean 'ssh'?"),
+        ("{ssh: '-oProxyCommand=x'}", "targets.a.host.ssh", ""),
+        ("{ssh: x, jump: '-oProxyCommand=x'}", "targets.a.host.jump", ""),
+        ("{port: 22}", "targets.a.host: 'port' needs `ssh: user@host` beside it", ""),
+        ("{ssh: x, port: 0}", "targets.a.host.port", ""),
+        ("{ssh: x, key_file: id}", "targets.a.host.key_file", ""),
+        ("{ssh: x, host_keys: 'no'}", "targets.a.host.host_keys", ""),
+        ("{ssh: x, connect_timeout_s: 0}", "targets.a.host.connect_timeout_s", ""),
+    ],
+)
+def test_a_bad_host_is_named_with_its_place(host: str, said: str, hint: str) -> None:
+    _refused(f"default_target: a\ntargets:\n  a:\n    host: {host}\n", 4, said, hint)
 
 
 @pytest.mark.parametrize(
