@@ -26,6 +26,10 @@ LocalPath = Annotated[str, Field(pattern=r"^[~/]")]  # not relative: commands ru
 Jump = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\[][^\s]*$")]
 
 
+# NCCL pins memory, deep stacks and many open files are common; -1 is unlimited
+DOCKER_ULIMITS = {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576}
+
+
 class Section(BaseModel):
     """The base of every section: frozen, and an unknown key is an error."""
 
@@ -45,8 +49,9 @@ class HostConfig(Section):
 
     @model_validator(mode="after")
     def _has_a_destination(self) -> HostConfig:
-        if self.ssh is None and self.model_fields_set:
-            raise ValueError(f"{_quoted(sorted(self.model_fields_set))} needs `ssh: user@host` beside it")
+        changed = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
+        if self.ssh is None and changed:
+            raise ValueError(f"{_quoted(changed)} needs `ssh: user@host` beside it")
         return self
 
 
@@ -96,6 +101,39 @@ class TargetConfig(Section):
         if value is None or isinstance(value, str):
             raise ValueError(f"{value!r} is neither `none` nor like {{docker: NAME}}, {{lxc: NAME}}, {{pct: 200}}")
         return value
+
+
+GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9:._-]*$", coerce_numbers_to_str=True)]
+# SOURCE:FOLDER or SOURCE:FOLDER:ro; the source is a volume's name or a folder of the host
+Volume = Annotated[str, Field(pattern=r"^[^:]+:/[^:]*(:(ro|rw))?$")]
+
+
+class DockerConfig(Section):
+    """What `container build` builds, and how `container up` makes the container of a target with `docker`."""
+
+    image: str = "opsctl-gpu"
+    dockerfile: str = "Dockerfile"
+    base: str | None = None
+    build_args: dict[str, str] = Field(default_factory=dict)
+    gpus: tuple[GpuName, ...] = ("all",)
+    cdi: bool = False
+    shm_size: Annotated[str, Field(pattern=r"^[0-9]+[bkmg]?$")] = "16g"
+    ulimits: dict[Name, Annotated[int, Field(ge=-1)]] = Field(default_factory=lambda: dict(DOCKER_ULIMITS))
+    volumes: tuple[Volume, ...] = ("{name}-home:/home/opsctl/.opsctl", "{name}-cache:/home/opsctl/.cache")
+    ca_bundle: str | None = None
+    network: str = "bridge"
+    restart: Literal["no", "always", "unless-stopped", "on-failure"] = "unless-stopped"
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _short_gpus(cls, value: Any) -> Any:
+        """`all` and `none` without brackets."""
+        return {"all": ("all",), "none": ()}.get(value, value) if isinstance(value, str) else value
+
+    @field_validator("restart", mode="before")
+    @classmethod
+    def _yaml_no(cls, value: Any) -> Any:
+        return "no" if value is False else value  # YAML reads a bare `no` as false
 
 
 class EnvConfig(Section):
@@ -160,6 +198,7 @@ class Config(Section):
 
     default_target: str
     targets: Annotated[dict[Name, TargetConfig], Field(min_length=1)]
+    docker: DockerConfig = DockerConfig()
     env: EnvConfig = EnvConfig()
     code: CodeConfig = CodeConfig()
     jobs: dict[Name, JobConfig] = Field(default_factory=dict)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import docker, lxc
 
-pytest_plugins = ["tests.support.places"]
+pytest_plugins = ["tests.support.places", "tests.support.sshd"]
 REQUIRED = frozenset(filter(None, os.environ.get("OPSCTL_TEST_REQUIRE", "").split(",")))
 COMMAND = Path(sys.executable).with_name("opsctl")
 

@@ -34,9 +34,10 @@ def home(place: Place) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(combination: tuple[str, str], place: Place, home: str) -> TargetConfig:
+def settings(combination: tuple[str, str], place: Place, home: str, request: pytest.FixtureRequest) -> TargetConfig:
     """The target's section of opsctl.yaml."""
-    return TargetConfig.model_validate(place.settings(host=combination[0], home=home))
+    host = request.getfixturevalue("sshd").settings if combination[0] == "ssh" else combination[0]
+    return TargetConfig.model_validate(place.settings(host=host, home=home))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
 }
 
 
-HOSTS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"local": ()}
+HOSTS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"local": (), "ssh": (pytest.mark.ssh,)}
 
 
 def combinations(kinds: Iterable[str] = KINDS) -> list[Any]:

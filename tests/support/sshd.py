@@ -102,6 +102,11 @@ class Sshd:
         return self.folder / "home"
 
     @property
+    def settings(self) -> dict[str, str]:
+        """The `host:` section of opsctl.yaml that leads here."""
+        return {"ssh": "box", "ssh_config": str(self.ssh_config)}
+
+    @property
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
