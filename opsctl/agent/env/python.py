@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 
 from opsctl.errors import MissingTool
@@ -33,6 +35,8 @@ class Python:
 
 def facts(executable: str) -> Python | None:
     """What this interpreter is, or None if it does not start."""
+    if executable == sys.executable:
+        return _own_facts()
     try:
         done = subprocess.run(
             (executable, "-I", "-S", "-c", _FACTS), capture_output=True, text=True, timeout=_LIMIT_S, check=False
@@ -40,6 +44,13 @@ def facts(executable: str) -> Python | None:
         return Python(**json.loads(done.stdout))
     except (OSError, ValueError, TypeError, subprocess.TimeoutExpired):
         return None
+
+
+def _own_facts() -> Python:
+    """The same of our own interpreter, without starting it again."""
+    abi = sysconfig.get_config_var("SOABI") or f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Python(version, os.path.realpath(getattr(sys, "_base_executable", sys.executable)), abi)
 
 
 def fits(version: str, wanted: str) -> bool:

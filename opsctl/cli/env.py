@@ -1,0 +1,185 @@
+"""`opsctl env`: pinned sets, and the environments that are built from them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from opsctl import ui
+from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
+from opsctl.cli.progress import teller
+
+if TYPE_CHECKING:
+    from opsctl.env_records import EnvCheck, EnvEntry
+    from opsctl.ops.env import Rebuilt
+    from opsctl.ops.env_lock import LockResult
+
+env = noun("env", "Pin environments, rebuild them, and see that nobody changed them.")
+
+_SHOWN_FILES = 8
+
+SetName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The pinned set; default: env.name.")]
+EnvId = Annotated[str, typer.Argument(metavar="[ID]", help="Id of an environment, or its beginning; default: active.")]
+
+
+@env.command()
+def lock(
+    name: SetName = None,
+    upgrade: Annotated[
+        list[str] | None, typer.Option("--upgrade", help="Take the newest version of this package; repeatable.")
+    ] = None,
+    upgrade_all: Annotated[bool, typer.Option("--upgrade-all", help="Take the newest version of everything.")] = False,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Write NAME.lock from NAME.in: every distribution with its version and hashes.
+
+    Example: opsctl env lock
+
+    Example: opsctl env lock cpu --upgrade transformers
+    """
+    from opsctl.ops.env_lock import lock as write_lock
+
+    found = write_lock(workspace(config, target), name, upgrade=tuple(upgrade or ()), upgrade_all=upgrade_all)
+    ui.document(found) if as_json else ui.text(_lock_text(found))
+
+
+def _lock_text(found: LockResult) -> str:
+    changes = found.changes
+    rows = [f"added    {name} {version}" for name, version in changes.added.items()] if not found.is_new else []
+    rows += [f"removed  {name} {version}" for name, version in changes.removed.items()]
+    rows += [f"changed  {name} {versions}" for name, versions in changes.changed.items()]
+    rows += [f"rehashed {name}: other files of the same version" for name in changes.rehashed]
+    what = "written" if found.is_new else f"{len(rows)} changes" if rows else "nothing changed"
+    return "\n".join([*rows, f"{found.path}: {found.num_packages} packages, {what}"])
+
+
+@env.command()
+def rebuild(
+    name: SetName = None,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Build the environment of NAME.lock on the target, prove it and make it active; one that stands is left as it is.
+
+    Whatever fails leaves the active environment as it was.
+
+    Example: opsctl env rebuild
+    """
+    from opsctl.ops.env import rebuild as build
+
+    found = build(workspace(config, target), name, on_progress=teller(quiet=as_json))
+    if as_json:
+        ui.document(found)
+        return
+    for note in found.notes:
+        ui.say(f"note: {note}")
+    ui.text(_rebuilt_text(found))
+
+
+def _rebuilt_text(found: Rebuilt) -> str:
+    outcome = found.outcome
+    if outcome.is_new:
+        size = f"{len(outcome.record.packages)} packages, {outcome.num_files} files, {outcome.size_mib:.0f} MiB"
+        head = f"built {outcome.env_id} in {outcome.seconds:.0f} s: {size}"
+    else:
+        head = f"{outcome.env_id} stands and verifies ({outcome.num_files} files in {outcome.seconds:.2f} s)"
+    proof = outcome.record.proof
+    torch = f"\ntorch {proof['torch.version']}, GPUs: {proof['torch.gpus']}" if "torch.version" in proof else ""
+    active = "it was active already" if outcome.was_active else "it is active now"
+    return f"{head}; {active}{torch}\n{outcome.path}"
+
+
+@env.command()
+def verify(
+    env_id: EnvId = "",
+    full: Annotated[bool, typer.Option("--full", help="Hash every file, not only those that look changed.")] = False,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Compare an environment with what was built, file by file; exit code 1 if anything drifted.
+
+    Example: opsctl env verify --full
+    """
+    from opsctl.ops.env import verify as check
+
+    found = check(workspace(config, target), env_id, full=full, on_progress=teller(quiet=as_json))
+    if as_json:
+        ui.document({"is_clean": found.is_clean, "check": found})
+    else:
+        ui.text(_check_text(found))
+    if not found.is_clean:
+        raise typer.Exit(1)
+
+
+def _check_text(found: EnvCheck) -> str:
+    """What drifted, by distribution; of many files of one kind only the first are named."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found.drifts:
+        detail = f" ({one.detail})" if one.detail else ""
+        groups.setdefault((one.distribution, one.kind), []).append(f"{one.path}{detail}")
+    rows: list[str] = []
+    for (distribution, kind), files in groups.items():
+        rows.append(f"{distribution or 'no distribution'}: {len(files)} {kind}")
+        rows += [f"  {file}" for file in files[:_SHOWN_FILES]]
+        rows += [f"  and {len(files) - _SHOWN_FILES} more"] if len(files) > _SHOWN_FILES else []
+    verdict = "as it was built" if found.is_clean else f"{len(found.drifts)} differences; `opsctl env rebuild` repairs"
+    how = "every hash" if found.mode == "full" else "sizes and times, hashes where those differ"
+    notes = [f"note: {note}" for note in found.notes]
+    return "\n".join([*rows, *notes, f"{found.env_id}: {verdict} ({found.num_files} files, {how})"])
+
+
+@env.command("list")
+def list_(
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """List the environments on the target, newest first; the active one is marked.
+
+    Example: opsctl env list
+    """
+    from opsctl.ops.env import listing
+
+    found = listing(workspace(config, target))
+    if as_json:
+        ui.document(found)
+        return
+    columns = ("", "id", "set", "python", "packages", "size", "built", "used by")
+    ui.table(columns, [_row(one) for one in found])
+
+
+def _row(one: EnvEntry) -> tuple[str, ...]:
+    built = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.record.created))
+    mark = "*" if one.is_active else ""
+    size = f"{one.size_mib:.0f} MiB"
+    record = one.record
+    return (
+        mark, one.env_id, record.name, record.python, str(len(record.packages)), size, built, " ".join(one.used_by)
+    )  # fmt: skip
+
+
+@env.command()
+def activate(
+    env_id: Annotated[str, typer.Argument(metavar="ID", help="Id of an environment, or its beginning.")],
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Make another environment the active one, if it verifies; runs that go on keep theirs.
+
+    Example: opsctl env activate 3f2a9c1b77aa
+    """
+    from opsctl.ops.env import activate as flip
+
+    found = flip(workspace(config, target), env_id)
+    if as_json:
+        ui.document(found)
+        return
+    before = f"; before: {found.before}" if found.before and found.before != found.env_id else ""
+    ui.text(f"{found.env_id} is active{before}\n{found.path}")

@@ -1,0 +1,36 @@
+"""Follows a long job of opsctl's own to its result, over lost links. Never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opsctl.errors import Disconnected, Unreachable
+from opsctl.ops.workspace import Workspace
+from opsctl.records import RunRecord
+
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+def unheard(message: dict[str, Any]) -> None:
+    """Progress that nobody asked for."""
+
+
+def follow(workspace: Workspace, run: RunRecord, *, on_progress: OnProgress = unheard) -> Any:
+    """The result of the job that `run` is; raises the error that the job ended with.
+
+    A lost link is taken up again: the job goes on meanwhile.
+    """
+
+    import tenacity  # 25 ms that a command with no job to follow must not pay
+
+    def told(state: tenacity.RetryCallState) -> None:
+        on_progress({"text": "the link was lost; the job goes on, reconnecting", "done": None, "total": None})
+
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type((Disconnected, Unreachable)),
+        wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
+        before_sleep=told,
+        reraise=True,
+    )
+    return again(workspace.client.call, "job-follow", {"run": run.run_id}, on_progress=on_progress)
