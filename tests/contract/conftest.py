@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,14 @@ def home(place: Place) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(combination: tuple[str, str], place: Place, home: str, request: pytest.FixtureRequest) -> TargetConfig:
+def host(combination: tuple[str, str], request: pytest.FixtureRequest) -> Any:
+    """The value of `host:` in opsctl.yaml."""
+    return request.getfixturevalue("sshd").settings if combination[0] == "ssh" else combination[0]
+
+
+@pytest.fixture
+def settings(host: Any, place: Place, home: str) -> TargetConfig:
     """The target's section of opsctl.yaml."""
-    host = request.getfixturevalue("sshd").settings if combination[0] == "ssh" else combination[0]
     return TargetConfig.model_validate(place.settings(host=host, home=home))
 
 

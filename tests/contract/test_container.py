@@ -50,15 +50,15 @@ def _check(settings: TargetConfig, name: str, folder: str) -> None:
 
 @pytest.mark.parametrize("combination", combinations(["docker", "lxc", "pct"]), indirect=True)
 @pytest.mark.parametrize("user", ["root", USER])
-def test_a_process_inside_knows_who_it_is(combination: tuple[str, str], place: Place, user: str) -> None:
+def test_a_process_inside_knows_who_it_is(host: Any, place: Place, user: str) -> None:
     inside = place if user == "root" else place.as_user(user)
-    settings = TargetConfig.model_validate(inside.settings(host=combination[0], home="~/.opsctl"))
+    settings = TargetConfig.model_validate(inside.settings(host=host, home="~/.opsctl"))
     _check(settings, user, "/root" if user == "root" else f"/home/{user}")
 
 
 @pytest.mark.parametrize("combination", combinations(["docker"]), indirect=True)
-def test_a_user_that_is_only_a_number_has_a_name(combination: tuple[str, str], place: Place) -> None:
-    settings = place.as_user("12345").settings(host=combination[0], home="/tmp/opsctl-of-12345")
+def test_a_user_that_is_only_a_number_has_a_name(host: Any, place: Place) -> None:
+    settings = place.as_user("12345").settings(host=host, home="/tmp/opsctl-of-12345")
     _check(TargetConfig.model_validate(settings), "12345", "/")
 
 
