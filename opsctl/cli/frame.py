@@ -55,6 +55,8 @@ class Frame:
 
     def sides(self, left: Text, right: Text) -> Text:
         """One row with text on both sides; the right one gives way."""
+        if not right:
+            return self.cut(left)
         gap = self.width - left.cell_len - right.cell_len
         return self.cut(left) if gap < 1 else Text.assemble(left, " " * gap, right, no_wrap=True)
 
