@@ -177,7 +177,7 @@ def _launch(home: Home, spec: RunSpec, run_id: str, uuids: tuple[str, ...], secr
         os.mkfifo(paths.secrets, 0o600)
     try:
         recorder = (*agent_argv(), "job", "recorder", str(paths.folder))
-        tmux.start_server(socket, record.session, recorder, run_id=run_id)
+        tmux.start_server(socket, record.session, recorder, run_id=run_id, secrets=set(secrets.values()))
         if secrets:
             write_once(paths.secrets, secrets)
         return _await_job(paths)

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,11 +46,12 @@ def _make_short_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _outer_run_forgotten(run_id: str) -> Iterator[None]:
-    """A run started from inside another one is no part of it: the server must not carry its id."""
+def _clean_environment(run_id: str, secrets: Collection[str]) -> Iterator[None]:
+    """What the server and all below it inherit: no secret under any name, and no id of a run around this one."""
     before = os.environ.copy()
-    for name in (RUN_ID_VARIABLE, "OPSCTL_RUN_DIR", "TMUX", "TMUX_PANE"):
-        os.environ.pop(name, None)
+    outer = (RUN_ID_VARIABLE, "OPSCTL_RUN_DIR", "TMUX", "TMUX_PANE")
+    for name in [name for name, value in before.items() if name in outer or value in secrets]:
+        del os.environ[name]
     os.environ[RECORDER_VARIABLE] = run_id
     try:
         yield
@@ -59,8 +60,13 @@ def _outer_run_forgotten(run_id: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def start_server(path: Path, session: str, argv: tuple[str, ...], *, run_id: str) -> None:
-    """Start a server whose one pane runs `argv`; raises CommandFailed with tmux's own words."""
+def start_server(
+    path: Path, session: str, argv: tuple[str, ...], *, run_id: str, secrets: Collection[str] = ()
+) -> None:
+    """Start a server whose one pane runs `argv`; raises CommandFailed with tmux's own words.
+
+    Variables that hold one of `secrets` stay behind: a local agent inherits them from its operator.
+    """
     from libtmux import Server  # 130 ms: only where a run starts
 
     if path.parent.name.startswith("opsctl-"):
@@ -68,7 +74,7 @@ def start_server(path: Path, session: str, argv: tuple[str, ...], *, run_id: str
     server = Server(socket_path=str(path), config_file="/dev/null")
     size = ("-x", str(COLUMNS), "-y", str(ROWS))
     history = ("set-option", "-g", "history-limit", str(HISTORY_ROWS), ";")
-    with _outer_run_forgotten(run_id):
+    with _clean_environment(run_id, secrets):
         done = server.cmd("-u", *history, "new-session", "-d", *size, "-s", session, *argv)
     if done.returncode != 0:
         raise CommandFailed(f"tmux did not start: {' '.join(done.stderr) or 'it said nothing'}")

@@ -21,10 +21,10 @@ NVIDIA_SMI = Path(__file__).with_name("nvidia_smi")
 def processes_with(entry: str) -> list[int]:
     """Living processes in whose environment this NAME=VALUE stands."""
     found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone in between, or not ours to read
-            if entry.encode() in Path("/proc", name, "environ").read_bytes().split(b"\0"):
-                found.append(int(name))
+            if entry.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
     return [pid for pid in found if state(pid) not in ("", "Z", "X")]
 
 
@@ -43,8 +43,9 @@ def is_gone(pid: int) -> bool:
 class Runs:
     """The runs of one test."""
 
-    def __init__(self, opsctl: Callable[..., Any], home: Path) -> None:
+    def __init__(self, opsctl: Callable[..., Any], project: Path, home: Path) -> None:
         self._opsctl = opsctl
+        self.project = project
         self.home = home
 
     def start(self, *argv: str, name: str = "job", options: tuple[str, ...] = (), **variables: str) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def runs(opsctl: Callable[..., Any], project: Path, tmp_path: Path) -> Iterator[
     (project / "opsctl.yaml").write_text(
         json.dumps({"default_target": "here", "targets": {"here": {"home": str(home)}}})  # JSON is YAML
     )
-    found = Runs(opsctl, home)
+    found = Runs(opsctl, project, home)
     yield found
     found.end_all()
 

@@ -12,7 +12,7 @@ from opsctl.agent.recorder.loop import READ, Loop
 from opsctl.agent.recorder.spawn import Job
 from opsctl.agent.signals import Ending, Members
 
-LEFTOVER_GRACE_S = 10.0  # for what the job leaves behind when it ends by itself
+LEFTOVER_GRACE_S = 5.0  # for what the job leaves behind when it ends by itself
 LAST_WORDS_S = 0.5  # how long the news of the job's end waits for output of what it left behind
 GIVE_UP_S = 30.0  # after this long under SIGKILL a process sits in the kernel, and nobody can end it
 _STEP_S = 0.05

@@ -1,0 +1,5 @@
+"""Runs of the installed command, for the tests of this folder."""
+
+from tests.support.runs import runs, smi
+
+__all__ = ["runs", "smi"]
