@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -14,9 +15,13 @@ from typing import Annotated
 import typer
 
 from opsctl import __version__, ui
+from opsctl.cli.cache import cache
+from opsctl.cli.container import container
+from opsctl.cli.env import env
 from opsctl.cli.exec import exec_
 from opsctl.cli.init import init
 from opsctl.cli.options import noun
+from opsctl.cli.status import status
 from opsctl.cli.train import train
 from opsctl.cli.watch import watch
 from opsctl.errors import (
@@ -32,7 +37,11 @@ app = noun("opsctl", "Environments, training runs and compile caches on GPU host
 app.command()(init)
 app.command("exec")(exec_)
 app.command()(watch)
+app.command()(status)
+app.add_typer(env)
+app.add_typer(container)
 app.add_typer(train)
+app.add_typer(cache)
 
 
 def _show_version(wanted: bool) -> None:
@@ -104,6 +113,8 @@ def run(arguments: list[str]) -> int:
         return EXIT_TERMINATED
     except BrokenPipeError:
         return _leave_quietly()
+    except SystemExit as error:  # typer's own answer to a reader that left; nothing else here exits
+        return _leave_quietly() if isinstance(error.__context__, BrokenPipeError) else 1
     except Exception:  # noqa: BLE001 - the boundary: an unforeseen error is our bug, and is kept
         return _bug(as_json=as_json)
 
@@ -111,4 +122,7 @@ def run(arguments: list[str]) -> int:
 def main() -> None:
     """The `opsctl` command."""
     signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 gets ? for what it cannot show
     sys.exit(run(sys.argv[1:]))

@@ -24,6 +24,7 @@ USER=${n:-$u} LOGNAME=${n:-$u} HOME=${h:-${HOME:-/}} SHELL=${s:-/bin/sh} TMPDIR=
 export USER LOGNAME HOME SHELL TMPDIR LC_ALL
 exec "$@"
 """
+_STOP_S = "60"  # then it is killed
 _NO_PROGRAM = 127  # what a shell on the way answers for a program that is not there
 
 
@@ -51,6 +52,10 @@ class Container(Protocol):
         """The argv on the host that starts it once it exists, () for none."""
 
     @property
+    def stop_argv(self) -> Argv:
+        """The argv on the host that stops it, politely first, () for none."""
+
+    @property
     def resume_argv(self) -> Argv:
         """The argv on the host that ends a pause, () for none."""
 
@@ -71,6 +76,7 @@ class NoContainer:
     label: str = ""
     state_argv: Argv = ()
     start_argv: Argv = ()
+    stop_argv: Argv = ()
     resume_argv: Argv = ()
 
     def wrap(self, argv: Argv) -> Argv:
@@ -108,6 +114,10 @@ class Docker:
     @property
     def start_argv(self) -> Argv:
         return ("docker", "start", self.name)
+
+    @property
+    def stop_argv(self) -> Argv:
+        return ("docker", "stop", "-t", _STOP_S, self.name)
 
     @property
     def resume_argv(self) -> Argv:
@@ -159,6 +169,10 @@ class Lxc:
         return ("lxc-start", "-n", self.name)
 
     @property
+    def stop_argv(self) -> Argv:
+        return ("lxc-stop", "-n", self.name, "-t", _STOP_S)
+
+    @property
     def resume_argv(self) -> Argv:
         return ("lxc-unfreeze", "-n", self.name)
 
@@ -206,6 +220,10 @@ class Pct:
     @property
     def start_argv(self) -> Argv:
         return ("pct", "start", str(self.vmid))
+
+    @property
+    def stop_argv(self) -> Argv:
+        return ("pct", "shutdown", str(self.vmid), "--timeout", _STOP_S, "--forceStop", "1")
 
     @property
     def resume_argv(self) -> Argv:

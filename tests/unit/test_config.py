@@ -20,7 +20,7 @@ PATH = Path("opsctl.yaml")
 def test_the_example_loads_and_shows_the_defaults() -> None:
     config = parse(example(), PATH)
     assert config.targets["here"].host == HostConfig()
-    assert config.env == type(config.env)()
+    assert (config.env, config.docker) == (type(config.env)(), type(config.docker)())
 
 
 def _known(model: type[Section], place: str) -> Iterator[str]:
@@ -71,6 +71,11 @@ def test_the_example_beside_the_readme_is_the_shipped_one() -> None:
         ("jobs: {j: {command: [x], gpu: [1]}}\n", 3, "unknown key 'jobs.j.gpu'", "did you mean 'gpus'?"),
         ("evn: {}\n", 3, "unknown key 'evn'", "did you mean 'env'?"),
         ("env:\n  keep: 0\n", 4, "env.keep", ""),
+        ("docker:\n  shm: 1g\n", 4, "unknown key 'docker.shm'", "did you mean 'shm_size'?"),
+        ("docker:\n  shm_size: lots\n", 4, "docker.shm_size", ""),
+        ("docker:\n  gpus: [-1]\n", 4, "docker.gpus.0", ""),
+        ("docker:\n  volumes: [data]\n", 4, "docker.volumes.0", ""),
+        ("docker:\n  restart: never\n", 4, "docker.restart", ""),
         ("jobs: {j: {}}\n", 3, "'jobs.j.command' is missing", ""),
         ("notify: {webhook: 'http://x'}\n", 3, "notify.webhook", ""),
     ],
@@ -134,6 +139,12 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         config.job("draftr")
     assert caught.value.hint == "did you mean 'drafter'?"
+
+
+def test_short_forms_of_docker_mean_what_they_say() -> None:
+    docker = parse(HEAD + "docker: {gpus: none, restart: no}\n", PATH).docker
+    assert (docker.gpus, docker.restart) == ((), "no")
+    assert parse(HEAD + "docker: {gpus: [5, GPU-a1]}\n", PATH).docker.gpus == ("5", "GPU-a1")
 
 
 def test_the_nearest_file_upwards_is_found(tmp_path: Path) -> None:
