@@ -26,7 +26,9 @@ _IGNORED = re.compile(
     r"Exception ignored in|--- Logging error ---|Error in (?:atexit|sys\.excepthook)|Exception in callback|was never retrieved"
 )
 
-_LOGGER = re.compile(r"\d\d:\d\d:\d\d|^(?:ERROR|WARNING|CRITICAL):[\w.]+:|\[(?:ERROR|WARNING)\]")  # logger.exception
+_LOGGER = re.compile(  # logger.exception writes such a row first
+    r"\d\d:\d\d:\d\d.*\b(?:WARNING|ERROR|CRITICAL)\b|^(?:ERROR|WARNING|CRITICAL):[\w.]+:|\[(?:ERROR|WARNING)\]"
+)
 
 
 @dataclass(frozen=True)
@@ -63,20 +65,16 @@ class Exceptions:
     """State of the fold: the tracebacks begun and not ended, by rank; changed in place."""
 
     open: dict[int | None, _Open] = field(default_factory=dict)
-    thread: str = ""
-    is_ignored: bool = False
-    is_chained: bool = False
-    is_logged: bool = False
 
-    def observe(self, row: Row) -> Trace | None:
-        """Fold one row in; returns the exception that it completes."""
+    def observe(self, row: Row, before: str) -> Trace | None:
+        """Fold one row in; `before` is the row printed before it. Returns the exception that the row completes."""
         text = row.text
         if _HEADER in text:
-            self._begin(row)
+            self._begin(row, before)
             return None
         begun = self.open.get(row.rank)
         if begun is None:
-            return self._outside(row)
+            return self._outside(row, before)
         if self._inside(begun, text):
             return None
         return self._end(row, begun)
@@ -85,26 +83,17 @@ class Exceptions:
         """Whether the row is a frame or a source row of an open traceback: its words are no message."""
         return row.rank in self.open and (row.text[:1] in " \t" or row.is_boxed)
 
-    def _begin(self, row: Row) -> None:
+    def _begin(self, row: Row, before: str) -> None:
         if len(self.open) >= MAX_OPEN:
             self.open.clear()
-        logged = row.level in LOGGED or self.is_logged
-        self.open[row.rank] = _Open(row.start, self.thread, logged, self.is_ignored, self.is_chained)
-        self.thread, self.is_ignored, self.is_chained, self.is_logged = "", False, False, False
+        self.open[row.rank] = _opened(row, before)
 
-    def _outside(self, row: Row) -> Trace | None:
-        text = row.text
-        if text.startswith(_CHAIN):
-            self.is_chained = True
+    def _outside(self, row: Row, before: str) -> Trace | None:
+        """An exception whose traceback was cut off, or was never printed."""
+        if "Error" not in row.text and "Exception" not in row.text and not row.text.endswith("Interrupt"):
             return None
-        thread = _THREAD.search(text)
-        self.thread = thread.group(1) if thread else self.thread if not text.strip() else ""
-        self.is_ignored = bool(_IGNORED.search(text)) or (self.is_ignored and not text.strip())
-        self.is_logged = bool(row.level) and bool(_LOGGER.search(text))
-        bare = _BARE.search(text)
-        if bare is None or row.is_boxed:
-            return None
-        return self._trace(row, bare, _Open(row.start, is_logged=row.level in LOGGED, is_chained=self.is_chained))
+        bare = None if row.is_boxed else _BARE.search(row.text)
+        return self._trace(row, bare, _opened(row, before)) if bare else None
 
     def _inside(self, begun: _Open, text: str) -> bool:
         """Whether the row still belongs to the traceback's frames; notes the frame it names."""
@@ -125,7 +114,6 @@ class Exceptions:
         begun.foreign += 1
         if begun.foreign > MAX_FOREIGN_ROWS or row.text.startswith(_CHAIN):
             del self.open[row.rank]
-            self.is_chained = row.text.startswith(_CHAIN)
         return None
 
     def _trace(self, row: Row, named: re.Match[str], begun: _Open) -> Trace:
@@ -139,3 +127,15 @@ class Exceptions:
             is_ignored=begun.is_ignored,
             is_chained=begun.is_chained,
         )
+
+
+def _opened(row: Row, before: str) -> _Open:
+    """What the row before a traceback says about it: a thread's, a logger's, one that Python ignores, a chain."""
+    thread = _THREAD.search(before)
+    return _Open(
+        row.start,
+        thread.group(1) if thread else "",
+        row.level in LOGGED or bool(_LOGGER.search(before)),
+        bool(_IGNORED.search(before)),
+        any(words in before for words in _CHAIN),
+    )

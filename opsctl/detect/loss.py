@@ -16,6 +16,7 @@ NAN_GRADIENT_ROWS = 3
 NEWEST = 3
 MIN_LEVEL_ROWS = 3
 LEAP = 1.8
+BOUND_ROWS = 10
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Losses:
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
     nan_rows: int = 0
     nan_gradient_rows: int = 0
+    bound: float = math.inf
+    since_bound: int = 0
     last: str = ""
 
     def observe(self, row: StepRow) -> None:
@@ -44,16 +47,20 @@ class Losses:
 
     def _settle(self, loss: float) -> None:
         """The oldest of the newest rows joins the level, unless it already lies far above it."""
-        if len(self.newest) == NEWEST and not self._is_above(self.newest[0]):
+        if len(self.newest) == NEWEST and self.newest[0] <= self.bound:
             self.level.append(self.newest[0])
+            self.since_bound += 1
+            if len(self.level) <= BOUND_ROWS or self.since_bound >= BOUND_ROWS:
+                self.bound, self.since_bound = self._bound(), 0
         self.newest.append(loss)
 
-    def _is_above(self, loss: float) -> bool:
+    def _bound(self) -> float:
+        """What a loss must exceed to have left its level; sorting for every row would cost too much."""
         if len(self.level) < MIN_LEVEL_ROWS:
-            return False
+            return math.inf
         usual = sorted(self.level)
         middle, top, spread = median(usual), usual[-1], usual[-1] - usual[0]
-        return middle > 0 and loss > LEAP * middle and loss > top + 3 * spread
+        return max(LEAP * middle, top + 3 * spread) if middle > 0 else math.inf
 
     def opinion(self) -> Opinion | None:
         """Degraded where nothing is learned any more; None where the numbers look sound."""
@@ -63,7 +70,7 @@ class Losses:
             return self._opinion(
                 "nan_loss", 0.85, f"gradient norm not finite in {self.nan_gradient_rows} rows in a row"
             )
-        if len(self.newest) == NEWEST and all(map(self._is_above, self.newest)):
+        if len(self.newest) == NEWEST and min(self.newest) > self.bound:
             text = f"loss {self.newest[-1]:.4g}, before {median(list(self.level)):.4g}, and it does not come back"
             return self._opinion("loss_divergence", 0.85, text)
         return None

@@ -1,6 +1,6 @@
 """The rules that name what a row of text means: data from rules/*.json, matched first come, first served.
 
-A row is tested against a few short stems before any regular expression; rules are read once, patterns compiled when first needed.
+A row's words are looked up before any regular expression; rules are read once, patterns compiled when first needed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 FILES = ("harmless", "compile", "collectives", "data", "gpu", "process", "python", "progress")
 ROLES = ("harmless", "hint", "phase", "done", "skip", "wait", "restart", "slow", "eager", "echo", "stop", "fatal")
 DEFAULT_WEIGHT = 50
+_WORD = re.compile(r"[a-z]{3,}")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Rule:
 
     `role` says how it counts: fatal ends a job unless steps follow, echo follows something graver, stop is an end
     from outside, eager and slow are compile discipline lost, skip and wait matter when they do not end.
-    `needs`: lower-case words of which a matching row holds at least one. `weight` ranks root causes.
+    `needs`: lower-case texts of which a matching row holds at least one; the longest Latin word in each is a whole
+    word of that row. `weight` ranks root causes.
     """
 
     name: str
@@ -36,6 +38,11 @@ class Rule:
     advice: str
     weight: int = DEFAULT_WEIGHT
 
+    @property
+    def shape_needs(self) -> tuple[str, ...]:
+        """`needs` with every digit as 0."""
+        return _without_digits(self.needs)
+
     def search(self, text: str) -> re.Match[str] | None:
         """Where in `text` the rule's wording stands."""
         return _compiled(self.pattern).search(text)
@@ -43,35 +50,33 @@ class Rule:
 
 @dataclass(frozen=True)
 class RuleBook:
-    """All rules in order, and for each stem those that can match a row holding it."""
+    """All rules in order, and for each word those that can match a row holding it."""
 
     rules: tuple[Rule, ...]
-    by_stem: dict[str, tuple[int, ...]]
-    other_stems: tuple[str, ...]  # of other scripts: looked for in rows that are not ASCII
+    by_word: dict[str, tuple[int, ...]]
+    by_sign: dict[str, tuple[int, ...]]  # what has no Latin word in it: looked for as it stands
 
-    def stems_in(self, low: str) -> list[str]:
-        """The stems that the lower-case text `low` holds; a row without any matches no rule."""
-        found = [stem for stem in self.by_stem if stem in low]
-        if not low.isascii():
-            found += [stem for stem in self.other_stems if stem in low]
-        return found
+    def candidates(self, low: str) -> list[int]:
+        """The rules, in order, of which a word is in the lower-case row `low`; most rows have none."""
+        found: set[int] = set()
+        for word in self.by_word.keys() & _WORD.findall(low):
+            found.update(self.by_word[word])
+        if "^" in low or not low.isascii():
+            found.update(*(indices for sign, indices in self.by_sign.items() if sign in low))
+        return sorted(found)
 
-    def match(self, text: str, low: str, stems: list[str]) -> Rule | None:
-        """The first rule that `text` matches; `stems` are what `stems_in` found in its lower case `low`."""
-        for index in self._candidates(stems):
+    def may_match(self, low: str) -> bool:
+        """Whether a row like `low`, of which all digits are 0, can match any rule: then one must look closer."""
+        return any(need in low for index in self.candidates(low) for need in self.rules[index].shape_needs)
+
+    def match(self, text: str) -> Rule | None:
+        """The first rule that `text` matches."""
+        low = text.lower()
+        for index in self.candidates(low):
             rule = self.rules[index]
             if any(need in low for need in rule.needs) and rule.search(text):
                 return rule
         return None
-
-    def _candidates(self, stems: list[str]) -> list[int]:
-        found: set[int] = set()
-        for stem in stems:
-            found.update(self.by_stem.get(stem) or self._of_other(stem))
-        return sorted(found)
-
-    def _of_other(self, stem: str) -> tuple[int, ...]:
-        return tuple(index for index, rule in enumerate(self.rules) if stem in rule.needs)
 
 
 def read_json(name: str) -> Any:
@@ -101,9 +106,14 @@ def meaning(cause: str) -> str:
 def book() -> RuleBook:
     """All rules, read once a process."""
     rules = tuple(_rule(raw) for name in FILES for raw in read_json(name))
-    stems = read_json("stems")
-    by_stem = {stem: _holding(rules, stem) for stem in stems["ascii"]}
-    return RuleBook(rules, by_stem, tuple(stems["other"]))
+    by_word: dict[str, set[int]] = {}
+    by_sign: dict[str, set[int]] = {}
+    for index, rule in enumerate(rules):
+        for need in rule.needs:
+            words = _WORD.findall(need)
+            key = max(words, key=len) if words else need
+            (by_word if words else by_sign).setdefault(key, set()).add(index)
+    return RuleBook(rules, _sorted(by_word), _sorted(by_sign))
 
 
 def match(text: str) -> Rule | None:
@@ -112,18 +122,22 @@ def match(text: str) -> Rule | None:
     >>> match("ModuleNotFoundError: No module named 'einops'").cause
     'missing_module'
     """
-    low = text.lower()
-    return book().match(text, low, book().stems_in(low))
+    return book().match(text)
 
 
 def _rule(raw: dict[str, Any]) -> Rule:
     return Rule(**{**raw, "needs": tuple(raw["needs"]), "advice": raw.get("advice") or advice(raw["cause"])})
 
 
-def _holding(rules: tuple[Rule, ...], stem: str) -> tuple[int, ...]:
-    return tuple(index for index, rule in enumerate(rules) if any(stem in need for need in rule.needs))
+def _sorted(by_key: dict[str, set[int]]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(sorted(indices)) for key, indices in by_key.items()}
 
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
+
+
+@functools.cache
+def _without_digits(needs: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(re.sub(r"\d", "0", need) for need in needs)

@@ -12,6 +12,7 @@ from opsctl.detect.kernel import Kernel
 from opsctl.detect.loss import Losses
 from opsctl.detect.processes import Processes
 from opsctl.detect.progress import Progress
+from opsctl.detect.steps import Shape
 from opsctl.detect.words import Words
 from opsctl.records import End
 
@@ -35,7 +36,7 @@ class State:
     disk_free_mib: float | None = None
     num_rows_seen: int = 0  # rows of output, of any kind
     last_rows: list[str] = field(default_factory=list)
-    shapes: dict[str, bool] = field(default_factory=dict)  # rows without their digits that matched nothing
+    shapes: dict[str, tuple[bool, Shape | None]] = field(default_factory=dict)  # by row with digits as 0
     told: dict[str, int] = field(default_factory=dict)  # findings given so far, by what they say
     headline: tuple[str, str] = ("", "")
     headline_since: float = 0.0

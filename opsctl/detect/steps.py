@@ -1,6 +1,7 @@
 """Progress rows of the common trainers to numbers: step, loss, seconds a step, tokens a second.
 
-Pure parsing; what a number means for the run is the folds' business.
+Pure parsing. Rows of one shape (equal but for their digits) hold their numbers at equal places, so that a
+shape is understood once and then only read.
 """
 
 from __future__ import annotations
@@ -8,53 +9,49 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_NUM = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_NUM = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
 _BAR = re.compile(
-    r"(?P<desc>[^|%]*?)\d{1,3}%(?:\|[^|]*\|)?\s*(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s*"
-    r"(?P<rate>[\d.]+|\?)\s*(?P<unit>[a-zA-Z]*/?[a-zA-Z]*)(?P<post>[^\]]*)\]?"
+    r"\d{1,3}%(?:\|[^|]*\|)?\s*(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s*"
+    r"(?P<rate>[\d.]+|\?)\s*(?P<unit>[a-z]*/?[a-z]*)(?P<post>[^\]]*)\]?"
 )
-_KERAS = re.compile(r"^\s*(?P<n>\d+)/(?P<total>\d+) (?:\[[=>.\s]*\]|[\u2500-\u257f]+)")
+_KERAS = re.compile(r"\s*(?P<n>\d+)/(?P<total>\d+) (?:\[[=>.\s]*\]|[\u2500-\u257f]+)")
 _NESTED = re.compile(
     r"\[\d+/\d+\]\s?\[\s*(?P<a>\d+)/(?P<at>\d+)\]"  # [epoch/epochs][step/steps]
-    r"|[Ee]poch:? ?\[\d+\]\s?\[\s*(?P<b>\d+)/(?P<bt>\d+)\]"
-    r"|[Tt]rain(?:ing)?(?: [Ee]poch)?:? \d+ \[\s*(?P<c>\d+)/(?P<ct>\d+)"
+    r"|epoch:? ?\[\d+\]\s?\[\s*(?P<b>\d+)/(?P<bt>\d+)\]"
+    r"|train(?:ing)?(?: epoch)?:? \d+ \[\s*(?P<c>\d+)/\s*(?P<ct>\d+)"
     r"|\| epoch \d+:\s+(?P<d>\d+) / (?P<dt>\d+)"
     r"|global_step/max_steps'?: '?(?P<e>\d+)/(?P<et>\d+)"
 )
 _STEP = re.compile(
-    r"(?:\b|_)(?:global[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b['\"]?\s*[:=#]?\s*\[?\(?\s*"
-    r"(?P<n>\d[\d,]*)(?:\s*(?:/|\bof\b)\s*(?P<total>\d[\d,]*))?(?![\d.]*\s*(?:MB|MiB|GB|GiB|s\b|ms\b|%))",
-    re.IGNORECASE,
+    r"\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b['\"]?\s*[:=#]?\s*"
+    r"\[?\(?\s*(?P<n>\d+(?:,\d{3})*)(?!\.\d)(?:\s*(?:/|\bof\b)\s*(?P<total>\d+(?:,\d{3})*))?"
+    r"(?!\s*(?:mb|mib|gb|gib|s\b|ms\b|%))"
 )
 _MENTION = re.compile(
-    r"resum|restor|load|every|warm.?up|from (?:step|checkpoint)|sav(?:e|ing|ed)|writ|checkpoint", re.IGNORECASE
+    r"resum|restor|load|every|warm.?up|from (?:step|checkpoint)|sav(?:e|ing|ed)|writ|checkpoint|error|fail"
 )
-_LOSS = re.compile(
-    rf"(?<![\w/])(?:(?:train(?:ing)?|total|lm|avg|mean)[ _/.-]?)?loss['\"]?\s*[:=|]?\s*\(?(?P<v>{_NUM})(?![\w.])",
-    re.IGNORECASE,
-)
-_GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s*[:=|]?\s*(?P<v>{_NUM})", re.IGNORECASE)
+_LOSS_AT = re.compile(rf"loss['\"]?\s*[:=|]?\s*\(?(?P<v>{_NUM})(?![\w.])")
+_LOSS_BEFORE = re.compile(r"(?:^|[^\w/])(?:train(?:ing)?|total|lm|avg|mean|step)?[ _/.-]?$")
+_GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s*[:=|]?\s*(?P<v>{_NUM})")
 _STEP_S = re.compile(
-    r"(?P<a>\d+\.?\d*)\s*(?P<au>ms|s|sec|secs|seconds)\s*/\s*(?:step|it|iter|iteration|batch)\b"
-    r"|(?P<b>\d+\.?\d*)\s*(?:it|its|steps?|iters?|batch(?:es)?)\s*/\s*s(?:ec(?:ond)?)?\b"
-    r"|time per iteration \(ms\):\s*(?P<c>\d+\.?\d*)"
-    r"|\b(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s*[:=]?\s*(?P<d>\d+\.?\d*)(?P<du>ms)?\b",
-    re.IGNORECASE,
+    r"\d\.?\d*\s*(?:ms|s|secs?|seconds)\s*/\s*(?:step|it|iter|iteration|batch)\b"
+    r"|\d\.?\d*\s*(?:it|its|steps?|iters?|batch(?:es)?)\s*/\s*s(?:ec(?:ond)?)?\b"
 )
-_TOKENS = re.compile(
-    r"(?P<a>[\d.,]+)\s*(?P<au>[kKMG]?)\s*tok(?:ens?)?\s*/\s*s"
-    r"|(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s*[:=]\s*(?P<b>[\d.,]+)\s*(?P<bu>[kKMG]?)"
+_PER_ITERATION = re.compile(r"time per iteration \(ms\):\s*(?P<v>\d+\.?\d*)")
+_TIME = re.compile(r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s*[:=]?\s*(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])")
+_TOKENS_AFTER = re.compile(r"(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)\s*tok(?:ens?)?\s*/\s*s")
+_TOKENS_BEFORE = re.compile(
+    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s*[:=]\s*(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)"
 )
-_DATA = re.compile(r"\b[Dd]ata(?:[_ ]?(?:[Tt]ime|load\w*))?['\"]?\s*[:=]?\s*(?P<v>\d+\.\d+)")
-_EVAL = re.compile(
-    r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)", re.IGNORECASE
-)
+_DATA = re.compile(r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s*[:=]?\s*(?P<v>\d+\.\d+)")
+_EVAL = re.compile(r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)")
 _PREPARE = re.compile(
-    r"load|map\b|tokeniz|download|fetch|filter|generat|resolv|extract|pack|prepar|index|shard|scann?|build|convert|process|captur|compil|copy|upload",
-    re.IGNORECASE,
+    r"load|map\b|tokeniz|download|fetch|filter|generat|resolv|extract|pack|prepar|index|shard|scann?|build|convert"
+    r"|process|captur|compil|copy|upload|cach|warm"
 )
-_SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
-HINTS = ("step", "loss", "iter", "epoch", "it/s", "s/it", "batch", "update", "%|", "% ", "train")
+_NUMBER = re.compile(r"\d+\.?\d*")
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_HINTS = ("step", "loss", "iter", "epoch", "it/s", "s/it", "batch", "update", "%|", "% ", "grad")
 
 
 @dataclass(frozen=True)
@@ -71,95 +68,155 @@ class StepRow:
     data_s: float | None = None
 
 
-def parse(text: str, low: str) -> StepRow | None:
-    """The progress that a row reports, None where it reports none; `low` is its lower case.
+@dataclass(frozen=True)
+class Place:
+    """Where a number stands, what it is multiplied by, and whether its inverse is meant."""
 
-    >>> row = "step 12/300 | loss 2.5 | 0.4 s/step"
-    >>> parse(row, row)
+    start: int
+    end: int
+    scale: float = 1.0
+    is_inverse: bool = False
+
+    def read(self, text: str) -> float | None:
+        """The number at this place of `text`."""
+        value = float(text[self.start : self.end].replace(",", "")) * self.scale
+        return value if not self.is_inverse else 1.0 / value if value else None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What rows of one shape report, and where."""
+
+    kind: str
+    step: Place | None = None
+    num_steps: Place | None = None
+    loss: Place | None = None
+    grad_norm: Place | None = None
+    step_s: Place | None = None
+    tokens_per_s: Place | None = None
+    data_s: Place | None = None
+
+    def read(self, text: str) -> StepRow:
+        """The numbers that a row of this shape holds."""
+        return StepRow(
+            self.kind,
+            None if self.step is None else int(self.step.read(text) or 0),
+            None if self.num_steps is None else int(self.num_steps.read(text) or 0),
+            None if self.loss is None else self.loss.read(text),
+            None if self.grad_norm is None else self.grad_norm.read(text),
+            None if self.step_s is None else self.step_s.read(text),
+            None if self.tokens_per_s is None else self.tokens_per_s.read(text),
+            None if self.data_s is None else self.data_s.read(text),
+        )
+
+
+def parse(text: str) -> StepRow | None:
+    """The progress that a row reports, None where it reports none.
+
+    >>> parse("step 12/300 | loss 2.5 | 0.4 s/step")
     StepRow(kind='train', step=12, num_steps=300, loss=2.5, grad_norm=None, step_s=0.4, tokens_per_s=None, data_s=None)
     """
-    if not any(hint in low for hint in HINTS):
+    shape = shape_of(text.lower())
+    return shape.read(text) if shape is not None else None
+
+
+def shape_of(low: str) -> Shape | None:
+    """What rows like `low` (in lower case) report; depends on digits only by their places."""
+    if not any(hint in low for hint in _HINTS):
         return None
-    bar = _BAR.search(text) if "%" in text and "[" in text else None
-    if bar:
-        return _bar(bar, text, low)
-    step, num_steps, mentioned = _count(text, low)
-    loss = _value(_LOSS, text) if "loss" in low else None
+    bar = _BAR.search(low) if "%" in low and "[" in low else None
+    return _bar(bar, low) if bar else _written(low)
+
+
+def _written(low: str) -> Shape | None:
+    step, num_steps, mentioned = _count(low)
+    loss = _loss(low, 0, len(low))
     if step is None and loss is None and "grad" not in low:
         return None
-    grad_norm = _value(_GRAD, text) if "norm" in low else None
-    step_s = _step_s(text) if "/" in low or "time" in low else None
-    tokens = _tokens(text) if "tok" in low or "ps" in low else None
-    if loss is None and grad_norm is None and step_s is None and tokens is None and (mentioned or num_steps is None):
+    grad_norm = _place(_GRAD.search(low)) if "norm" in low else None
+    step_s = _step_s(low) if "/" in low or "time" in low else None
+    tokens = _tokens(low, 0, len(low)) if "tok" in low or "ps" in low else None
+    if loss is grad_norm is step_s is tokens is None and (mentioned or num_steps is None):
         return None
-    data_s = _value(_DATA, text) if "data" in low else None
-    return StepRow(_kind(text, low), step, num_steps, loss, grad_norm, step_s, tokens, data_s)
+    data_s = _place(_DATA.search(low)) if "data" in low else None
+    return Shape(_kind(low), step, num_steps, loss, grad_norm, step_s, tokens, data_s)
 
 
-def _kind(text: str, low: str) -> str:
-    if ("val" in low or "test" in low or "dev" in low or "predict" in low or "sanity" in low) and _EVAL.search(text):
-        return "eval"
-    return "train"
+def _kind(low: str) -> str:
+    hinted = "val" in low or "test" in low or "dev" in low or "predict" in low or "sanity" in low
+    return "eval" if hinted and _EVAL.search(low) else "train"
 
 
-def _bar(bar: re.Match[str], text: str, low: str) -> StepRow:
-    description = bar["desc"]
+def _bar(bar: re.Match[str], low: str) -> Shape:
+    description = low[: bar.start()].rpartition("|")[2] or low[: bar.start()]
     kind = "eval" if _EVAL.search(description) else "train"
-    post = bar["post"]
-    if kind == "train" and _PREPARE.search(description) and "loss" not in low:
+    start, end = bar.span("post")
+    loss = _loss(low, start, end) if "loss" in bar["post"] else None
+    if kind == "train" and loss is None and _PREPARE.search(description):
         kind = "prepare"
-    loss = _value(_LOSS, post) if "loss" in post else None
-    return StepRow(kind, int(bar["n"]), int(bar["total"]), loss, _value(_GRAD, post), _rate(bar), _tokens(post))
+    grad_norm = _place(_GRAD.search(low, start, end))
+    return Shape(
+        kind, _place(bar, "n"), _place(bar, "total"), loss, grad_norm, _rate(bar), _tokens(low, start, end)
+    )
 
 
-def _rate(bar: re.Match[str]) -> float | None:
-    if bar["rate"] == "?" or not bar["rate"].strip("."):
+def _rate(bar: re.Match[str]) -> Place | None:
+    if not _NUMBER.fullmatch(bar["rate"]):
         return None
-    rate = float(bar["rate"])
-    if bar["unit"].startswith("s/"):
-        return rate
-    return 1.0 / rate if rate else None
+    return Place(*bar.span("rate"), is_inverse=not bar["unit"].startswith("s/"))
 
 
-def _count(text: str, low: str) -> tuple[int | None, int | None, bool]:
-    """Step, steps in all, and whether the row only mentions them in passing."""
-    match = _NESTED.search(text) if "[" in text or "| epoch" in text or "max_steps" in text else None
-    if match:
-        found = [group for group in match.groups() if group]
-        return int(found[0]), int(found[1]), False
-    match = _KERAS.match(text) if text[:1].isdigit() or text[:1] == " " else None
+def _count(low: str) -> tuple[Place | None, Place | None, bool]:
+    """Where step and steps in all stand, and whether the row only mentions them in passing."""
+    nested = _NESTED.search(low) if "[" in low or "| epoch" in low or "max_steps" in low else None
+    if nested:
+        names = [name for name, value in nested.groupdict().items() if value]
+        return _place(nested, names[0]), _place(nested, names[1]), False
+    match = _KERAS.match(low) if low[:1].isdigit() or low[:1] == " " else None
     if match is None and ("step" in low or "iter" in low or "batch" in low or "update" in low):
-        match = _STEP.search(text)
+        match = _STEP.search(low)
     if match is None:
         return None, None, False
-    total = match["total"]
-    return _int(match["n"]), _int(total) if total else None, bool(_MENTION.search(text))
+    return _place(match, "n"), _place(match, "total") if match["total"] else None, bool(_MENTION.search(low))
 
 
-def _int(text: str) -> int:
-    return int(text.replace(",", ""))
+def _place(match: re.Match[str] | None, group: str = "v", scale: float = 1.0) -> Place | None:
+    return Place(*match.span(group), scale) if match else None
 
 
-def _value(pattern: re.Pattern[str], text: str) -> float | None:
-    match = pattern.search(text)
-    return float(match["v"].replace(",", "").rstrip(".") or "nan") if match else None
+def _loss(low: str, start: int, end: int) -> Place | None:
+    """The first `loss` that is the training's own: not val_loss, loss_ce or loss scale."""
+    at = low.find("loss", start, end)
+    while at >= 0:
+        match = _LOSS_AT.match(low, at, end)
+        if match and _LOSS_BEFORE.search(low, max(start, at - 12), at):
+            return _place(match)
+        at = low.find("loss", at + 4, end)
+    return None
 
 
-def _step_s(text: str) -> float | None:
-    match = _STEP_S.search(text)
-    if match is None:
-        return None
-    if match["a"]:
-        return float(match["a"]) * (0.001 if match["au"].lower() == "ms" else 1.0)
-    if match["b"]:
-        return 1.0 / float(match["b"]) if float(match["b"]) else None
-    return float(match["c"]) / 1000 if match["c"] else float(match["d"]) * (0.001 if match["du"] else 1.0)
+def _step_s(low: str) -> Place | None:
+    match = _STEP_S.search(low) if "/" in low else None
+    if match:
+        number = _NUMBER.match(low, _number_start(low, match.start()))
+        assert number is not None, "the pattern begins with a digit"
+        unit = match.group().lstrip("0123456789.").lstrip()
+        if unit.startswith(("ms", "s/", "s ", "sec")):
+            return Place(*number.span(), scale=0.001 if unit.startswith("ms") else 1.0)
+        return Place(*number.span(), is_inverse=True)
+    match = _PER_ITERATION.search(low)
+    if match:
+        return _place(match, "v", 0.001)
+    match = _TIME.search(low)
+    return _place(match, "v", 0.001 if match["unit"] == "ms" else 1.0) if match else None
 
 
-def _tokens(text: str) -> float | None:
-    match = _TOKENS.search(text)
-    if match is None:
-        return None
-    number, unit = (match["a"], match["au"]) if match["a"] else (match["b"], match["bu"])
-    digits = number.replace(",", "").strip(".")
-    return float(digits) * _SCALE[unit] if digits.replace(".", "", 1).isdigit() else None
+def _number_start(low: str, at: int) -> int:
+    while at > 0 and low[at - 1] in "0123456789.":
+        at -= 1
+    return at
+
+
+def _tokens(low: str, start: int, end: int) -> Place | None:
+    match = _TOKENS_AFTER.search(low, start, end) or _TOKENS_BEFORE.search(low, start, end)
+    return _place(match, "v", _SCALE[match["unit"]]) if match else None

@@ -6,11 +6,12 @@ answers. No I/O and no clock: time comes with the events.
 
 from __future__ import annotations
 
-from opsctl.detect import ending, metrics, rows, rules, running, steps
+from opsctl.detect import ending, metrics, rows, rules, running
 from opsctl.detect.context import Baseline, Context, Opinion
 from opsctl.detect.exceptions import Trace
 from opsctl.detect.kernel import KernelEvent
 from opsctl.detect.state import State, initial
+from opsctl.detect.steps import Shape, StepRow, shape_of
 from opsctl.detect.words import Hit
 from opsctl.records import End, Event, Finding, Line, Sample, Verdict
 
@@ -18,7 +19,8 @@ __all__ = ["Baseline", "Context", "State", "judge", "observe", "start"]
 
 MAX_SHAPES = 512
 LAST_ROWS = 20
-_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_DIGITS = str.maketrans("123456789", "000000000")
+_MARKS = ("Traceback", "Error", "Exception", "Root Cause", "Interrupt", "====", "----")
 _PHASES = {
     "eval_begins": "eval",
     "checkpoint_begins": "checkpoint",
@@ -97,56 +99,54 @@ def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
 
 
 def _log(state: State, line: Line) -> tuple[Finding, ...]:
-    state.progress.hear(line.time)
+    progress, text = state.progress, line.text
+    progress.hear(line.time)
     state.num_rows_seen += 1
-    text = line.text
-    low = text.lower()
-    shape = text.translate(_DIGITS)
-    quiet = shape in state.shapes and not state.exceptions.open
-    found: list[Finding] = []
-    if not quiet:
-        stems = rules.book().stems_in(low)
-        if stems or state.exceptions.open:
-            for row in rows.rows(line):
-                found += _row(state, row)
-        else:
-            _remember(state, shape)
-    if text.strip():
-        state.last_rows.append(text)
-        if len(state.last_rows) > 2 * LAST_ROWS:
-            del state.last_rows[:LAST_ROWS]
-    _step(state, text, low, line.time)
-    return tuple(found)
+    key = text.translate(_DIGITS)
+    known = state.shapes.get(key) or _look(state, key)
+    is_quiet, shape = known
+    found: tuple[Finding, ...] = ()
+    if not is_quiet or state.exceptions.open:
+        found = tuple(finding for row in rows.rows(line) for finding in _row(state, row))
+    if shape is not None:
+        _step(state, shape.read(text), line.time)
+    if text and not text.isspace():
+        _keep(state.last_rows, text)
+    return found
 
 
-def _remember(state: State, shape: str) -> None:
+def _look(state: State, key: str) -> tuple[bool, Shape | None]:
+    """Understand a shape of rows: whether no rule can match it, and what progress it reports."""
+    low = key.lower()
+    is_quiet = not any(mark in key for mark in _MARKS) and not rules.book().may_match(low)
     if len(state.shapes) >= MAX_SHAPES:
         state.shapes.clear()
-    state.shapes[shape] = True
+    found = state.shapes[key] = is_quiet, shape_of(low)
+    return found
 
 
-def _step(state: State, text: str, low: str, time: float) -> None:
-    parsed = steps.parse(text, low)
-    if parsed is None:
-        return
+def _keep(last_rows: list[str], text: str) -> None:
+    last_rows.append(text)
+    if len(last_rows) > 2 * LAST_ROWS:
+        del last_rows[:LAST_ROWS]
+
+
+def _step(state: State, row: StepRow, time: float) -> None:
     if state.progress.has_metrics:
         state.progress.act(time)
-        return
-    if state.progress.observe(parsed, time):
-        state.losses.observe(parsed)
+    elif state.progress.observe(row, time):
+        state.losses.observe(row)
 
 
 def _row(state: State, row: rows.Row) -> list[Finding]:
     progress = state.progress
     state.words.root_row(row.text)
     is_source = state.exceptions.is_source(row)
-    trace = state.exceptions.observe(row)
+    trace = state.exceptions.observe(row, state.last_rows[-1] if state.last_rows else "")
     hit = None
     if not is_source or trace is not None:
-        low = row.text.lower()
-        rule = rules.book().match(row.text, low, rules.book().stems_in(low))
-        if rule is not None:
-            hit = _hit(state, row, rule)
+        rule = rules.match(row.text)
+        hit = _hit(state, row, rule) if rule is not None else None
     if trace is not None and (hit is None or hit.role in ("fatal", "echo")):
         hit = state.words.raised(trace, hit, progress.num_rows, progress.steps_done)
     return _hit_finding(state, hit, trace) if hit is not None else []

@@ -165,7 +165,7 @@ def _offsets(rows: list[Line], typical_s: float) -> tuple[list[float], int | Non
     at, step, last = 0.0, None, None
     offsets: list[float] = []
     for index, row in enumerate(rows):
-        found = steps.parse(row.text, row.text.lower())
+        found = steps.parse(row.text)
         if found is not None and found.kind == "train":
             num_steps = found.step - step if found.step is not None and step is not None else 0
             at += max(num_steps, 1 if last is not None else 0) * (found.step_s or typical_s)
