@@ -44,7 +44,7 @@ class PackedRows:
     def __init__(
         self, config: DataConfig, documents: Sequence[Document], seed: int, *, rank: int = 0, world_size: int = 1
     ) -> None:
-        if not documents:
+        if not any(map(len, documents)):
             raise ValueError("no documents to train on")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not within a world of {world_size}")

@@ -26,13 +26,14 @@ class NgramIndex:
         self._tokens.append(token)
 
     def draft(self, num_tokens: int) -> list[int]:
-        """Return up to `num_tokens` tokens that followed the match; none where nothing matches."""
+        """Return `num_tokens` tokens that followed the match, repeated where text ends; [] without a match."""
         for size in self._sizes:
             if len(self._tokens) < size:
                 continue
             end = self._ends.get(tuple(self._tokens[-size:]))
             if end is not None:
-                return self._tokens[end : end + num_tokens]
+                followed = self._tokens[end : end + num_tokens]
+                return [followed[place % len(followed)] for place in range(num_tokens)]
         return []
 
 
