@@ -19,14 +19,16 @@ class PlainRows:
         self._said: tuple[str, str] | None = None
         self._step: int | None = None
         self._progress_time = 0.0
+        self._is_introduced = False
         self._is_ended = False
 
     def after(self, state: WatchState, event: WatchEvent) -> list[str]:
         """The rows that `event`, which led to `state`, gives rise to."""
+        if event.kind == "status" and not self._is_introduced:
+            self._is_introduced = True
+            return [self._who(state)]
         if event.kind == "finding":
             return [finding_row(state.findings[-1])]
-        if event.kind == "caught_up" and self._said is None:
-            return [self._who(state), *self._changes(state, event)]
         if not state.is_caught_up and event.kind != "link":
             return []
         return self._changes(state, event) + self._end(state, event)

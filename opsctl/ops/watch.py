@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import json
+import itertools
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from opsctl.ops.watch_state import WatchEvent
 from opsctl.ops.workspace import Workspace
 from opsctl.target.client import AgentClient, Message
 
-_BACKLOG_KINDS = frozenset({"finding", "metrics", "sample"})
+_BACKLOG_KINDS = ("finding", "metrics", "sample")
 _RESUMED_ROWS = 2000  # of each file, so that a pause of minutes loses no row
-_REMEMBERED = 3 * _RESUMED_ROWS
 _LINK_LOST = (Disconnected, Unreachable)
 
 
@@ -68,7 +66,7 @@ class _Follower:
         self._client = client
         self._run = run
         self._next_byte: int | None = None
-        self._passed_on: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        self._last_rows: dict[str, dict[str, Any]] = {}  # by kind, to know a backlog's old rows by
         self._is_resumed = False
 
     def events(self) -> Generator[WatchEvent, None, None]:
@@ -99,32 +97,37 @@ class _Follower:
         return again(self._open)
 
     def _pass_on(self, stream: _Stream) -> Iterator[WatchEvent]:
+        held: dict[str, list[WatchEvent]] = {kind: [] for kind in _BACKLOG_KINDS}
         for message in stream.messages():
             for event in _events(message):
-                if self._is_news(event):
-                    yield event
+                if self._is_resumed and event.kind in held:
+                    self._hold(held[event.kind], event)
+                elif event.kind == "caught_up":
+                    for late in itertools.chain(*held.values(), (event,)):
+                        yield self._noted(late)
+                    self._is_resumed, held = False, {}
+                else:
+                    yield self._noted(event)
             if message["type"] == "result":
                 return
         raise ProtocolError("run-watch ended without a result")
 
-    def _is_news(self, event: WatchEvent) -> bool:
-        """Whether this event was not passed on before; remembers where to resume."""
+    def _hold(self, rows: list[WatchEvent], event: WatchEvent) -> None:
+        """Keep a row of a resumed backlog; the one that was told last makes all before it old."""
+        if event.record == self._last_rows.get(event.kind):
+            rows.clear()
+        else:
+            rows.append(event)
+
+    def _noted(self, event: WatchEvent) -> WatchEvent:
+        """The event itself, after it is noted where to resume."""
         if event.kind == "status":
             self._run = event.record["run"]["run_id"]  # a resumed watch stays with this run
         elif event.kind == "log":
             self._next_byte = event.record["end"]
-        elif event.kind == "caught_up":
-            self._is_resumed = False
         elif event.kind in _BACKLOG_KINDS:
-            key = _key(event)
-            if self._is_resumed and key in self._passed_on:
-                return False
-            self._passed_on.append(key)
-        return True
-
-
-def _key(event: WatchEvent) -> str:
-    return json.dumps([event.kind, event.record], sort_keys=True)
+            self._last_rows[event.kind] = event.record
+        return event
 
 
 def _link(*, is_up: bool, problem: str = "") -> WatchEvent:

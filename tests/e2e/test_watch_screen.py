@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,17 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import COMMAND, Runs
+from tests.support.runs import Runs, Smi
 from tests.support.terminal import Terminal
+from tests.support.watching import COMMAND, job
 
 pytestmark = pytest.mark.tmux
-
-
-@pytest.fixture
-def runs(opsctl: Callable[..., Any], project: Path, own_home: Path) -> Iterator[Runs]:
-    started = Runs(opsctl, project, own_home)
-    yield started
-    started.end()
 
 
 @pytest.fixture
@@ -38,19 +33,21 @@ def terminal(project: Path, tmp_path: Path) -> Iterator[Callable[..., Terminal]]
 
 
 def test_the_screen_fits_80_by_24_and_ends_on_the_verdict(runs: Runs, terminal: Callable[..., Terminal]) -> None:
-    run = runs.start("steps", "--steps", "100000")
+    run = runs.start(*job("steps", "--steps", "100000"))
     shown = terminal("watch")
-    screen = shown.wait_for(run, "HEALTHY", "steps/s", "loss", "job  1 process", "step 4").rstrip("\n").split("\n")
+    screen = (
+        shown.wait_for(run["run_id"], "HEALTHY", "steps/s", "loss", "job  1 process", "step 4").rstrip("\n").split("\n")
+    )
     assert len(screen) == 24
-    assert screen[0].startswith(run)
+    assert screen[0].startswith(run["run_id"])
     assert any(row.startswith("step ") and "\u2500" in row for row in screen)
-    runs.signal(run, signal.SIGKILL)
+    os.kill(runs.job_pid(run), signal.SIGKILL)
     text = shown.wait_for("CRASHED", "sigkill", "status=1")
-    assert text.lstrip().startswith(run)  # the page is all there, the live screen is gone
+    assert text.lstrip().startswith(run["run_id"])  # the page is all there, the live screen is gone
 
 
 def test_ctrl_c_leaves_the_run_alone(runs: Runs, terminal: Callable[..., Terminal], opsctl: Callable[..., Any]) -> None:
-    runs.start("steps", "--steps", "100000")
+    runs.start(*job("steps", "--steps", "100000"))
     shown = terminal("watch")
     shown.wait_for("step", "HEALTHY")
     shown.press("C-c")
@@ -59,7 +56,7 @@ def test_ctrl_c_leaves_the_run_alone(runs: Runs, terminal: Callable[..., Termina
 
 
 def test_without_colour_and_wide(runs: Runs, terminal: Callable[..., Terminal]) -> None:
-    runs.start("steps", "--steps", "100000")
+    runs.start(*job("steps", "--steps", "100000"))
     shown = terminal("watch", width=160, height=50, NO_COLOR="1")
     shown.wait_for("HEALTHY", "steps/s")
     text = shown.text(colours=True)
@@ -67,14 +64,22 @@ def test_without_colour_and_wide(runs: Runs, terminal: Callable[..., Terminal]) 
 
 
 def test_a_dumb_terminal_gets_rows(runs: Runs, terminal: Callable[..., Terminal]) -> None:
-    runs.start("steps", "--steps", "30")
+    runs.start(*job("steps", "--steps", "30"))
     shown = terminal("watch", TERM="dumb")
     assert "FINISHED  step 30/30" in shown.wait_for("status=0")
 
 
+def test_gpus_are_drawn(smi: Smi, runs: Runs, terminal: Callable[..., Terminal]) -> None:
+    polls = [f"0, GPU-a, NVIDIA H200, 98, {used}, 643\n1, GPU-b, NVIDIA H200, 7, 512, 90" for used in (61230, 81230)]
+    smi.series(*polls * 5)
+    runs.start(*job("steps", "--steps", "100000"))
+    shown = terminal("watch").wait_for("2 x NVIDIA H200", "98 %", "643 W", "0.5 GiB")
+    assert any(row.startswith("  0  ") and ("59.8 GiB" in row or "79.3 GiB" in row) for row in shown.splitlines())
+
+
 def test_a_job_cannot_write_to_the_watchers_terminal(runs: Runs, terminal: Callable[..., Terminal]) -> None:
-    runs.start("hostile")
+    runs.start(*job("hostile"))
     shown = terminal("watch")
     text = shown.wait_for("after the storm")
-    assert text.lstrip().startswith("hostile-")  # neither cleared nor scrolled away
+    assert text.lstrip().startswith("job-")  # neither cleared nor scrolled away
     assert "HEALTHY" in text or "STARTING" in text

@@ -25,10 +25,10 @@ def _said(events: list[WatchEvent]) -> list[str]:
 
 def test_a_crash_is_told_with_cause_evidence_advice_and_log() -> None:
     said = _said(list(recorded.events("crashed-by-exception")))
-    assert said[0].endswith(
+    assert said[0] == "17:00:00  drafter-20251129-170000 on here: running"
+    assert said[1].endswith(
         "python_exception: ValueError: no supervised slot in this batch (/srv/code/trainer/loss.py:41)"
     )
-    assert said[1] == "17:00:00  drafter-20251129-170000 on here: running"
     assert said[2].startswith("17:00:50  CRASHED python_exception (confidence 98%)  step 41/200")
     assert [row.strip()[:2] for row in said[3:6]] == ["- ", "- ", "->"]
     assert said[-1].strip() == "| ValueError: no supervised slot in this batch"
