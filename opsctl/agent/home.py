@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,10 +59,20 @@ class Home:
         return RunPaths(self.runs / run_id)
 
     def ensure(self) -> None:
-        """Make the folders that are missing; the root itself only its owner may enter."""
+        """Make the folders that are missing; the root itself only its owner, or its group, may enter."""
+        is_new = not self.runs.exists()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_new:
+            self._close()
         for folder in (self.envs, self.code, self.runs, self.live_caches, self.snapshots, self.locks, self.data):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def _close(self) -> None:
+        """Shut others out of a root that was there, as a mounted volume is; one that a group may write is shared."""
+        mode = self.root.stat().st_mode & 0o7777
+        is_shared = bool(mode & 0o020)
+        with contextlib.suppress(PermissionError):  # another user's folder: `doctor` says so
+            self.root.chmod(mode & ~0o007 if is_shared else 0o700)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opsctl import ui
+from opsctl.cli.doctor import check_rows
 from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def down(
 
 @container.command()
 def status(config: ConfigPath = None, target: TargetName = None, as_json: Json = False) -> None:
-    """Show the container's state, and what it lacks for GPUs and terminals; exits 1 unless it runs.
+    """Show the container's state, and what it lacks for GPUs and terminals; exits 1 if it is not as it should be.
 
     Example: opsctl container status
     """
@@ -67,7 +68,7 @@ def status(config: ConfigPath = None, target: TargetName = None, as_json: Json =
 
     report = look(workspace(config, target))
     _show(report, as_json=as_json)
-    if report.state != "running":
+    if report.state != "running" or any(check.ok is False for check in report.checks):
         raise typer.Exit(1)
 
 
@@ -79,6 +80,8 @@ def _show(report: ContainerReport, *, as_json: bool) -> None:
     for name, value in report.facts.items():
         if value:
             ui.text(f"  {name:<8} {value}")
+    if report.checks:
+        ui.table(("check", "", "found", "what to do"), check_rows(report.checks))
     for note in report.notes:
         ui.say(f"note: {note}")
 

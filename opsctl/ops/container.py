@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from opsctl.doctor_records import Check
 from opsctl.errors import Busy, CommandFailed, ContainerMissing, MissingTool, UsageError
+from opsctl.ops.doctor import container_checks
 from opsctl.ops.workspace import Workspace
 from opsctl.target.command import Argv, shell_words
 from opsctl.target.container import Docker
@@ -33,6 +35,7 @@ class ContainerReport:
     did: str = ""
     facts: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,11 +213,18 @@ def _host_down(workspace: Workspace) -> ContainerReport:
 def status(workspace: Workspace) -> ContainerReport:
     """The container as it stands, and what it lacks for GPUs and terminals."""
     _require_container(workspace)
-    if isinstance(workspace.target.container, Docker):
-        from opsctl.target.engine import engine
+    report = _docker_status(workspace) if isinstance(workspace.target.container, Docker) else _host_status(workspace)
+    return replace(report, checks=container_checks(workspace)) if report.state == "running" else report
 
-        with engine(workspace.target) as client:
-            return _docker_report(workspace, client)
+
+def _docker_status(workspace: Workspace) -> ContainerReport:
+    from opsctl.target.engine import engine
+
+    with engine(workspace.target) as client:
+        return _docker_report(workspace, client)
+
+
+def _host_status(workspace: Workspace) -> ContainerReport:
     state = workspace.target.container_state()
     if state.kind in ("no_tool", "unknown") and (problem := refusal(state, workspace.target)):
         raise problem

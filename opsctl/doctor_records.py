@@ -1,0 +1,93 @@
+"""Records of `opsctl doctor`: the facts of a target, and checks of them. Frozen, standard library only, no I/O.
+
+Shipped inside the agent, like `records`. A text named `problem` is "" where all is well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from opsctl.records import GpuSample
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question to a target; `ok` is None where it could not be told, and `todo` is what helps."""
+
+    name: str
+    ok: bool | None
+    found: str
+    todo: str = ""
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    """The interpreter that the set is built with; `include` is "" where Python.h is not there."""
+
+    version: str = ""
+    executable: str = ""
+    include: str = ""
+    problem: str = ""  # why no interpreter fits the set
+    has_venv: bool = False  # of the interpreter that runs the agent
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """One program: what it said of itself, or why it does not work."""
+
+    path: str = ""
+    version: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class TerminalFacts:
+    """Pseudo-terminals, as tmux and the recorder need them."""
+
+    problem: str = ""
+    used: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class LogindFacts:
+    """Whether a logout ends what a user left running."""
+
+    init: str = ""  # the name of PID 1
+    kills: bool | None = None  # KillUserProcesses; None = cannot be told
+    lingers: bool = False
+    in_session: bool = False  # we run in a login session's scope, which is what it would end
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What nvidia-smi, the device files and the driver's library say."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    problem: str = ""
+    answer_s: float | None = None  # None = there is no nvidia-smi
+    holders: dict[str, str] = field(default_factory=dict)  # GPU uuid -> the run of ours that leases it
+    kernel_driver: str = ""
+    library: str = ""  # version of libcuda
+    nodes: dict[str, str] = field(default_factory=dict)  # device file -> why it does not open, "" where it does
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """All that a doctor asks a target, at one moment."""
+
+    time: float
+    user: str
+    home: str
+    home_mode: int
+    disk_free_mib: float
+    shm_mib: float | None  # None = no /dev/shm
+    flock_problem: str
+    locale_problem: str
+    python: PythonFacts
+    tmux: ToolFacts
+    compiler: ToolFacts
+    terminal: TerminalFacts
+    logind: LogindFacts
+    gpu: GpuFacts
