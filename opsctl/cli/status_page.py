@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.cli.frame import LABEL, looks
-from opsctl.cli.gauges import clean, duration, gib, significant
+from opsctl.cli.gauges import duration, gib, significant
 from opsctl.records import RunStatus
 
 if TYPE_CHECKING:
@@ -24,15 +24,21 @@ _MAX_RUNS = 8
 def page(found: TargetStatus, steps: Sequence[str]) -> RenderableType:
     """Everything about one target, and what to do next."""
     symbol, style = ("\u25cf", "bold green") if not found.problem else ("\u2716", "bold red")
-    head = Text.assemble((f"{symbol} ", style), (clean(found.label), "bold"))
+    head = _harmless(Text.assemble((f"{symbol} ", style), (found.label, "bold")))
     rows: list[tuple[str, Text]] = [("machine", _machine(found))] if found.facts else []
     if found.problem:
-        rows.append(("problem", Text(clean(found.problem), "red")))
-        rows += [("hint", Text(clean(found.hint)))] if found.hint else []
+        rows.append(("problem", Text(found.problem, "red")))
+        rows += [("hint", Text(found.hint))] if found.hint else []
         return Group(head, _grid(rows), Text())
     rows += [("env", _env(found)), *(("cache", one) for one in _caches(found)), ("runs", _runs_summary(found))]
     next_rows = [("next", Text(step)) for step in steps]
     return Group(head, _grid(rows), *([_runs(found)] if found.runs else []), _grid(next_rows), Text())
+
+
+def _harmless(text: Text) -> Text:
+    """The text with a question mark for each character that a terminal would act on."""
+    text.plain = "".join(char if char.isprintable() or char == "\n" else "?" for char in text.plain)
+    return text
 
 
 def _grid(rows: Sequence[tuple[str, Text]]) -> Table:
@@ -41,7 +47,7 @@ def _grid(rows: Sequence[tuple[str, Text]]) -> Table:
     grid.add_column()
     last = ""
     for name, text in rows:
-        grid.add_row("  " + (name if name != last else ""), text)
+        grid.add_row("  " + (name if name != last else ""), _harmless(text))
         last = name
     return grid
 
@@ -49,9 +55,9 @@ def _grid(rows: Sequence[tuple[str, Text]]) -> Table:
 def _machine(found: TargetStatus) -> Text:
     facts = found.facts
     parts = [
-        f"{clean(str(facts.get('hostname', '?')))}: {facts.get('num_cores', '?')} cores",
+        f"{facts.get('hostname', '?')}: {facts.get('num_cores', '?')} cores",
         f"{gib(facts['disk_free_mib'])} free" if "disk_free_mib" in facts else "",
-        f"Python {clean(str(facts.get('python', '?')))}",
+        f"Python {facts.get('python', '?')}",
         "" if facts.get("tools", {}).get("tmux") else "no tmux",
         f"answers in {found.reach_s:.1f} s" if found.reach_s is not None else "",
     ]
@@ -102,7 +108,7 @@ def _live(cache: LiveCache) -> Text:
 
 def _warmed(one: Warmed) -> str:
     cold = f", cold {one.cold_s:.1f} s" if one.cold_s else ""
-    return f"{clean(one.job)} warmed {_day(one.time)} in {one.seconds:.1f} s{cold}"
+    return f"{one.job} warmed {_day(one.time)} in {one.seconds:.1f} s{cold}"
 
 
 def _day(moment: float) -> str:
@@ -131,18 +137,18 @@ def _runs(found: TargetStatus) -> Table:
         table.add_column()
     now = found.facts.get("time", time.time())
     for one in found.runs[:_MAX_RUNS]:
-        table.add_row(*_run(one, now))
+        table.add_row(*map(_harmless, _run(one, now)))
     return table
 
 
 def _run(found: RunStatus, now: float) -> tuple[Text, ...]:
     verdict, run = found.verdict, found.run
     symbol, style = looks(verdict.verdict)
-    cause = "" if verdict.cause in ("ok", "") else f" {clean(verdict.cause).replace('_', ' ')}"
+    cause = "" if verdict.cause in ("ok", "") else f" {verdict.cause.replace('_', ' ')}"
     gpus = f"GPU {','.join(map(str, run.spec.gpus))}" if run.spec.gpus else ""
     return (
         Text(f"    {symbol}", style),
-        Text(clean(run.run_id)),
+        Text(run.run_id),
         Text.assemble((verdict.verdict.replace("_", " "), style), cause),
         Text(_progress(found)),
         Text(_age(found, now), LABEL),
