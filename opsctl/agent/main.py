@@ -18,6 +18,7 @@ from opsctl.errors import DiskFull, OpsctlError, UsageError
 # verb -> "module:function"; imported only when asked, so that a call costs what it uses
 VERBS: dict[str, str] = {
     "probe": "opsctl.agent.probe:probe",
+    "doctor": "opsctl.agent.doctor:facts",
     "exec": "opsctl.agent.exec:run",
     "run-start": "opsctl.agent.run_start:start",
     "run-list": "opsctl.agent.run_queries:list_runs",
@@ -96,7 +97,10 @@ def serve(verb: str) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     output_fd = os.dup(1)
     os.dup2(2, 1)
-    return _answer(verb, Session(0, output_fd))
+    session = Session(0, output_fd)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: session.abandon())
+    return _answer(verb, session)
 
 
 def main(arguments: list[str]) -> int:

@@ -6,9 +6,7 @@ ends its children and itself.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import queue
 import select
@@ -17,18 +15,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from opsctl import __version__
 from opsctl.agent.home import Home
+from opsctl.agent.processes import environ, pids
 from opsctl.errors import OpsctlError, ProtocolError
+from opsctl.frames import Frame, FrameReader, frame
 from opsctl.records import PROTOCOL, to_json
 
 BEAT_PERIOD_S = 1.0
 EOF_GRACE_S = 1.0
 SILENCE_LIMIT_S = 15.0
 _ABANDONED_STATUS = 75
+_STRAY_ROUNDS = 20
+# stands in the environment of a call's children
+CALL_VARIABLE = "OPSCTL_CALL"
 
 
 class Session:
@@ -38,19 +41,24 @@ class Session:
         self._input_fd = input_fd
         self._output_fd = output_fd
         self._write_lock = threading.Lock()
-        self._lines: queue.Queue[bytes | None] = queue.Queue()
+        self._messages: queue.Queue[Frame | None] = queue.Queue()
         self._children: set[subprocess.Popen[bytes]] = set()
+        self._mark = f"{CALL_VARIABLE}={os.getpid()}-{os.urandom(8).hex()}"
         self._is_answered = threading.Event()
         self.is_cancelled = threading.Event()
+        self.on_signal: Callable[[int], None] = lambda number: None  # called at once, from another thread
 
     # -- out ----------------------------------------------------------------------------------
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Write one message whole; blocks while the client does not read."""
-        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    def _write(self, data: bytes) -> None:
         with self._write_lock:
-            while data:
-                data = data[os.write(self._output_fd, data) :]
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._output_fd, rest) :]
+
+    def send(self, message: Frame) -> None:
+        """Write one message whole; blocks while the client does not read."""
+        self._write(frame(message))
 
     def hello(self) -> None:
         """Say who we are, before anything else."""
@@ -64,6 +72,10 @@ class Session:
     def record(self, kind: str, record: Any) -> None:
         """Send one record of a stream."""
         self.send({"type": "record", "kind": kind, "record": to_json(record)})
+
+    def raw(self, kind: str, data: bytes) -> None:
+        """Send bytes as they are; the client gets them as a record whose value is bytes."""
+        self._write(frame({"type": "raw", "kind": kind}, data))
 
     def result(self, value: Any) -> None:
         """Send the answer; the last message of a call."""
@@ -79,53 +91,65 @@ class Session:
     # -- in -----------------------------------------------------------------------------------
 
     def start(self) -> dict[str, Any]:
-        """Begin listening and beating; returns the client's first line."""
+        """Begin listening and beating; returns the client's first message."""
         threading.Thread(target=self._listen, name="listen", daemon=True).start()
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
-        line = self._lines.get()
-        if line is None:
+        request = self._messages.get()
+        if request is None:
             raise ProtocolError("the client left before it asked for anything")
-        request = json.loads(line)
         if request.get("protocol") != PROTOCOL:
             raise ProtocolError(f"the client speaks protocol {request.get('protocol')}, this agent {PROTOCOL}")
-        return dict(request)
+        return request
+
+    def messages(self) -> Iterator[Frame]:
+        """What the client sends after its request, up to its end mark; data stands under `data`.
+
+        The client sends on as its data is used, that is, as the next message is asked for.
+        """
+        while True:
+            message = self._messages.get()
+            if message is None:
+                raise ProtocolError("the upload ended in the middle")
+            if message.get("type") == "end":
+                return
+            yield message
+            if "data" in message:
+                self.send({"type": "credit", "bytes": len(message["data"])})
 
     def uploads(self) -> Iterator[bytes]:
         """The pieces of data that the client sends after its request, up to its end mark."""
-        while True:
-            line = self._lines.get()
-            if line is None:
-                raise ProtocolError("the upload ended in the middle")
-            message = json.loads(line)
-            if message.get("type") == "data":
-                yield base64.b64decode(message["data"])
-            elif message.get("type") == "end":
-                return
+        for message in self.messages():
+            yield message["data"]
 
     def _listen(self) -> None:
-        pending = b""
+        with contextlib.suppress(ProtocolError):  # no client of ours: as good as gone
+            self._receive()
+        self._messages.put(None)
+        self.is_cancelled.set()
+        time.sleep(EOF_GRACE_S)
+        self.abandon()
+
+    def _receive(self) -> None:
+        """Sort what comes in; returns when the client is gone or silent."""
+        frames = FrameReader()
         last_byte = time.monotonic()
         while True:
             ready, _, _ = select.select([self._input_fd], [], [], BEAT_PERIOD_S)
             if ready:
                 data = os.read(self._input_fd, 1 << 16)
                 if not data:
-                    break
+                    return
                 last_byte = time.monotonic()
-                *lines, pending = (pending + data).split(b"\n")
-                self._accept(lines)
+                for message in frames.feed(data):
+                    self._accept(message)
             elif time.monotonic() - last_byte > SILENCE_LIMIT_S:
-                self.abandon()
-        self._lines.put(None)
-        self.is_cancelled.set()
-        time.sleep(EOF_GRACE_S)
-        self.abandon()
+                return
 
-    def _accept(self, lines: list[bytes]) -> None:
-        for line in lines:
-            if line == b"{}":  # a beat
-                continue
-            self._lines.put(line)
+    def _accept(self, message: Frame) -> None:
+        if message.get("type") == "signal":
+            self.on_signal(int(message["number"]))  # not behind data that nobody reads yet
+        else:
+            self._messages.put(message)
 
     def _beat(self) -> None:
         with contextlib.suppress(OSError):  # the client went away; `_listen` sees that too and ends us
@@ -134,9 +158,13 @@ class Session:
 
     # -- children -------------------------------------------------------------------------------
 
-    def spawn(self, argv: tuple[str, ...], **options: Any) -> subprocess.Popen[bytes]:
+    def spawn(
+        self, argv: tuple[str, ...], *, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a child that does not outlive this call."""
-        child = subprocess.Popen(argv, start_new_session=True, **options)
+        name, _, value = self._mark.partition("=")
+        env = {**os.environ, **(environment or {}), name: value}
+        child = subprocess.Popen(argv, start_new_session=True, env=env, **options)
         self._children.add(child)
         return child
 
@@ -146,9 +174,22 @@ class Session:
             with contextlib.suppress(ProcessLookupError):  # it ended by itself
                 os.killpg(child.pid, signal.SIGKILL)
 
+    def end_strays(self) -> None:
+        """Kill also what left those groups, such as the ranks of torchrun: all that carry this call's mark."""
+        if not self._children:
+            return
+        for _ in range(_STRAY_ROUNDS):  # one that is killed may just have started another
+            strays = [pid for pid in pids() if self._mark.encode() in environ(pid)]
+            if not strays:
+                return
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or became another user's
+                    os.kill(pid, signal.SIGKILL)
+
     def abandon(self) -> None:
         """End our children and ourselves at once, since nobody listens any more."""
         self.end_children()
+        self.end_strays()
         os._exit(_ABANDONED_STATUS)
 
 

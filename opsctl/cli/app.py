@@ -17,8 +17,9 @@ import typer
 from opsctl import __version__, ui
 from opsctl.cli.cache import cache
 from opsctl.cli.container import container
+from opsctl.cli.doctor import doctor
 from opsctl.cli.env import env
-from opsctl.cli.exec import exec_
+from opsctl.cli.exec import WORDS, exec_, shell
 from opsctl.cli.init import init
 from opsctl.cli.options import noun
 from opsctl.cli.status import status
@@ -35,9 +36,11 @@ from opsctl.records import PROTOCOL
 
 app = noun("opsctl", "Environments, training runs and compile caches on GPU hosts that you own.")
 app.command()(init)
-app.command("exec")(exec_)
+app.command("exec", context_settings=WORDS)(exec_)
+app.command(context_settings=WORDS)(shell)
 app.command()(watch)
 app.command()(status)
+app.command()(doctor)
 app.add_typer(env)
 app.add_typer(container)
 app.add_typer(train)

@@ -1,20 +1,99 @@
-"""Runs one command inside the target and passes its output on as it comes."""
+"""Runs one command inside the target: its streams both ways, signals, a time limit; or the words for a terminal."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
 
 from opsctl.errors import ProtocolError
+from opsctl.frames import CHUNK_BYTES
 from opsctl.ops.workspace import Workspace
 from opsctl.records import Outcome, from_json
+from opsctl.target.client import Message
+from opsctl.target.command import Argv
+from opsctl.target.target import refusal
+
+_READ_AHEAD = 16  # pieces of input that wait for the link
+_REACH_LIMIT_S = 15.0
+LOGIN_SHELL: Argv = ("sh", "-c", 'exec "${SHELL:-/bin/sh}" -l')
 
 
-def run(workspace: Workspace, argv: tuple[str, ...], *, on_output: Callable[[str, bytes], None]) -> Outcome:
-    """Run `argv`; `on_output` gets the stream's name (stdout or stderr) and its bytes."""
-    for message in workspace.client.stream("exec", {"argv": list(argv)}):
-        if message["type"] == "record":
-            on_output(message["kind"], base64.b64decode(message["record"]))
-        elif message["type"] == "result":
-            return from_json(Outcome, message["result"])
+class CommandInput:
+    """What goes to a running command: the bytes of a descriptor, if one is given, and signals at any time."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self.descriptor = descriptor
+        self._waiting: queue.SimpleQueue[bytes | Message | None] = queue.SimpleQueue()  # its put is safe in a handler
+        self._room = threading.Semaphore(_READ_AHEAD)
+        self._is_open = threading.Event()
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the command; False if it does not run yet."""
+        if self._is_open.is_set():
+            self._waiting.put({"type": "signal", "number": number})
+        return self._is_open.is_set()
+
+    def close(self) -> None:
+        """The command is over."""
+        self._is_open.clear()
+        self._waiting.put(None)
+
+    def _read(self, descriptor: int) -> None:
+        while data := os.read(descriptor, CHUNK_BYTES):
+            self._room.acquire()
+            self._waiting.put(data)
+        self._waiting.put({"type": "end"})
+
+    def __iter__(self) -> Iterator[bytes | Message]:
+        if self.descriptor is not None:
+            threading.Thread(target=self._read, args=(self.descriptor,), name="stdin", daemon=True).start()
+        self._is_open.set()
+        while (piece := self._waiting.get()) is not None:
+            yield piece
+            if isinstance(piece, bytes):
+                self._room.release()
+
+
+def run(
+    workspace: Workspace,
+    argv: Argv,
+    *,
+    on_output: Callable[[str, bytes], None],
+    inputs: CommandInput | None = None,
+    timeout_s: float | None = None,
+    env: str = "",
+) -> Outcome:
+    """Run `argv` and say how it ended; `on_output` gets the stream's name (stdout or stderr) and its bytes.
+
+    `env` is the id of an environment whose programs come first, or "active". After `timeout_s` the command is ended.
+    """
+    given = inputs or CommandInput(None)
+    request = {"argv": list(argv), "stdin": given.descriptor is not None, "timeout_s": timeout_s, "env": env}
+    stream = workspace.client.stream("exec", request, uploads=given)
+    try:
+        for message in stream:
+            if message["type"] == "record":
+                on_output(message["kind"], message["record"])
+            elif message["type"] == "result":
+                return from_json(Outcome, message["result"])
+    finally:
+        given.close()
+        stream.close()
     raise ProtocolError(f"exec on {workspace.target.label} ended without an outcome")
+
+
+def terminal_argv(workspace: Workspace, argv: Argv) -> Argv:
+    """The local words that run `argv`, or a login shell, on the caller's terminal; raises TargetError if it cannot."""
+    target = workspace.target
+    channel = target.start(("true",))
+    try:
+        channel.close_input()
+        outcome = channel.outcome(_REACH_LIMIT_S)
+    finally:
+        channel.close()
+    problem = refusal(target.container_state(), target) if outcome.code != 0 else None
+    if problem is not None:
+        raise problem
+    return target.interactive_argv(argv or LOGIN_SHELL)

@@ -18,6 +18,8 @@ from opsctl.target.command import Argv
 
 _CHUNK_BYTES = 1 << 16
 _STDERR_TAIL_BYTES = 1 << 16
+_WRITE_GRACE_S = 0.5
+_END_GRACE_S = 2.0
 
 
 class Channel(Protocol):
@@ -61,6 +63,7 @@ class LocalChannel:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        self._writing = threading.Lock()
         self._errors: collections.deque[bytes] = collections.deque(maxlen=_STDERR_TAIL_BYTES // 1024)
         self._drain = threading.Thread(target=self._drain_errors, name="stderr", daemon=True)
         self._drain.start()
@@ -75,13 +78,15 @@ class LocalChannel:
     def write(self, data: bytes) -> None:
         """Send all of `data`."""
         assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
+        rest = memoryview(data)
+        with self._writing:
+            while rest:
+                rest = rest[os.write(self._process.stdin.fileno(), rest) :]
 
     def close_input(self) -> None:
-        """End its stdin; what could not be sent any more is dropped."""
+        """End its stdin."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it left first
+        with self._writing:
             self._process.stdin.close()
 
     def read(self, timeout_s: float) -> bytes:
@@ -108,15 +113,24 @@ class LocalChannel:
 
     def close(self) -> None:
         """End the process and everything in its group, then free the pipes."""
+        if self._writing.acquire(timeout=_WRITE_GRACE_S):
+            self._writing.release()
+        else:  # it does not read, and a writer waits for it
+            self._signal(signal.SIGKILL)
         self.close_input()
         if self.outcome(0.2).kind == "timed_out":
-            with contextlib.suppress(ProcessLookupError):  # it ended in between
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._signal(signal.SIGTERM)  # an agent ends its children then
+        if self.outcome(_END_GRACE_S).kind == "timed_out":
+            self._signal(signal.SIGKILL)
             self._process.wait()
         self._drain.join(timeout=1.0)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended in between
+            os.killpg(self._process.pid, number)
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,7 @@ class LocalHost:
         """Start a child in a session of its own."""
         pipe = subprocess.PIPE
         try:
-            process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+            process = subprocess.Popen(argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         except FileNotFoundError as error:
             raise MissingTool(f"{argv[0]} is not installed on this machine", hint="install it") from error
         return LocalChannel(process)

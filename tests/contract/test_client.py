@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import secrets
 import shutil
@@ -58,7 +57,7 @@ def _execute(client: AgentClient, *argv: str) -> tuple[bytes, bytes, dict[str, o
     streams = {"stdout": b"", "stderr": b""}
     for message in client.stream("exec", {"argv": argv}):
         if message["type"] == "record":
-            streams[message["kind"]] += base64.b64decode(message["record"])
+            streams[message["kind"]] += message["record"]
         elif message["type"] == "result":
             return streams["stdout"], streams["stderr"], message["result"]
     raise AssertionError("no result")

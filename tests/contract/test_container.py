@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -33,7 +32,7 @@ def _told(settings: TargetConfig) -> dict[str, Any]:
     said = b""
     for message in client.stream("exec", {"argv": [client.target.python, "-c", TELL]}):
         if message["type"] == "record":
-            said += base64.b64decode(message["record"])
+            said += message["record"]
     return dict(json.loads(said))
 
 
