@@ -85,9 +85,9 @@ def _turn_within_document(document_BS: Tensor, is_candidate: Tensor, shuffle_key
 
 def fold_in(seed: int, *numbers: int) -> int:
     """Return a 63-bit seed made of several numbers (splitmix64), so that near ones give unrelated streams."""
-    state = seed & _WORD
-    for number in (*numbers, 0):
-        state = (state + 0x9E3779B97F4A7C15 + number) & _WORD
+    state = 0
+    for number in (seed, *numbers):
+        state = (state + 0x9E3779B97F4A7C15 * (number + 1)) & _WORD
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _WORD
         state ^= state >> 31

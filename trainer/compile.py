@@ -23,13 +23,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+import torch._inductor.config
 from torch import Tensor
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._dynamo.utils import counters as torch_counters
 from torch.utils._pytree import tree_leaves
 
 FIXED_SHAPES = "keep every batch at the recipe's fixed shape; a further shape needs a function of its own, warmed first"
 WARM_BACKWARD = "run forward and backward of this function, with the same inputs that need gradients, before the seal"
+COMPILE_IT = "call it through the compiled function, in the default stance"
 _RECOMPILE_TEXT = "Detected recompile when torch.compile stance is 'fail_on_recompile'"
 _UNFUSED_TEXT = "flex_attention called without torch.compile"
 
@@ -57,14 +60,11 @@ class SealBroken(CompileError):
         super().__init__("\n".join(lines))
 
 
+_ON = ("1", "true", "True")
 _ENVIRONMENT_SWITCHES = {
-    "TORCH_COMPILE_DISABLE": ("1",),
-    "TORCHDYNAMO_DISABLE": ("1",),
-    "TORCHDYNAMO_SUPPRESS_ERRORS": ("1", "true", "True"),
-    "TORCH_COMPILE_FORCE_DISABLE_CACHES": ("1",),
-    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": ("1",),
-    "TORCHINDUCTOR_FX_GRAPH_CACHE": ("0",),
-    "TORCHINDUCTOR_AUTOGRAD_CACHE": ("0",),
+    **dict.fromkeys(("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "TORCHDYNAMO_SUPPRESS_ERRORS"), _ON),
+    **dict.fromkeys(("TORCH_COMPILE_FORCE_DISABLE_CACHES", "TORCHINDUCTOR_FORCE_DISABLE_CACHES"), _ON),
+    **dict.fromkeys(("TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE"), ("0",)),
 }
 _CONFIG_SWITCHES = (
     ("torch._dynamo.config", "disable", False),
@@ -86,6 +86,15 @@ def silencing_switches(environ: Mapping[str, str]) -> list[str]:
         if bool(actual) != wanted:
             found.append(f"{module_name}.{attribute}={actual}")
     return found
+
+
+def apply_settings() -> None:
+    """Set what compiled code depends on, in this thread: from torch 2.13 on, torch's configuration is per thread.
+
+    Headers are not precompiled: torch keeps those outside the cache folder, so a cache that was moved to another
+    machine would start a compiler there although every graph and every binary is found.
+    """
+    torch._inductor.config.cpp_cache_precompile_headers = False
 
 
 def refuse_silencers(environ: Mapping[str, str] | None = None) -> None:
@@ -110,10 +119,6 @@ class Counters:
     aot_hits: int = 0
     aot_misses: int = 0
     aot_bypasses: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return asdict(self)
 
     def risen_since(self, earlier: Counters) -> list[str]:
         """Return the counts that are higher than in `earlier`, as text."""
@@ -140,13 +145,6 @@ def own_code(function: Callable[..., Any], name: str) -> types.FunctionType:
     return copy
 
 
-def num_entries(function: types.FunctionType) -> int:
-    """Return how many compiled entries a code object holds."""
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-
-    return len(_debug_get_cache_entry_list(function.__code__))
-
-
 def describe(arguments: Any) -> str:
     """Return dtype, shape and need of a gradient of every tensor in `arguments`."""
     return ", ".join(
@@ -169,9 +167,11 @@ def _running(name: str) -> Iterator[None]:
         del _thread.running
 
 
-def explain(error: RuntimeError, name: str, arguments: Any) -> CompileError | None:
+def explain(error: Exception, name: str, arguments: Any) -> CompileError | None:
     """Return what an error of torch's compiler means for a function, None where it is the function's own error."""
     text = str(error)
+    if _UNFUSED_TEXT in text:
+        return SealBroken(name, "flex attention ran unfused", shapes=describe(arguments), way_out=COMPILE_IT)
     if _RECOMPILE_TEXT in text:
         reason = text.split("guard failure(s):", 1)[-1].strip() if "guard failure(s):" in text else "no entry fits"
         return SealBroken(name, f"compiled again: {reason}", shapes=describe(arguments), way_out=FIXED_SHAPES)
@@ -197,7 +197,7 @@ class Compiled:
         try:
             with _running(self.name):
                 output = self._run(*arguments)
-        except RuntimeError as error:
+        except (RuntimeError, UserWarning) as error:
             if explained := explain(error, self.name, arguments):
                 raise explained from error
             raise
@@ -222,7 +222,7 @@ class Compiled:
             return SealBroken(self.name, "it was added but never run before the seal", way_out="warm it or drop it")
         if self.needs_backward and not self.has_run_backward:
             return SealBroken(self.name, "its backward was not run before the seal", way_out=WARM_BACKWARD)
-        if (num := num_entries(self.code)) != 1:
+        if (num := len(_debug_get_cache_entry_list(self.code.__code__))) != 1:
             return SealBroken(self.name, f"it has {num} compiled entries instead of one", way_out=FIXED_SHAPES)
         return None
 
@@ -232,6 +232,7 @@ class Discipline:
 
     def __init__(self, *, environ: Mapping[str, str] | None = None) -> None:
         refuse_silencers(environ)
+        apply_settings()
         # Once a process torch would print this as a warning; the unfused form holds the whole score matrix in memory.
         warnings.filterwarnings("error", message=_UNFUSED_TEXT)
         self.functions: dict[str, Compiled] = {}

@@ -39,7 +39,7 @@ class Recipe:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     resume: str = "auto"
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
-    corpus: CorpusConfig
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
     data: DataConfig = field(default_factory=DataConfig)
     anchors: AnchorsConfig = field(default_factory=AnchorsConfig)
     loss: LossConfig = field(default_factory=LossConfig)
@@ -57,7 +57,7 @@ class Recipe:
     def drafter_config(self) -> DrafterConfig:
         """Return the drafter's config, from the sizes of the verifier; raises ConfigError where they do not fit."""
         try:
-            return self.drafter.config(verifier_shape(self.verifier, self.corpus))
+            return self.drafter.config(verifier_shape(self.verifier))
         except ConfigError:
             raise
         except ValueError as error:

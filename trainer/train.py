@@ -21,16 +21,17 @@ from trainer.blocks import IGNORED
 from trainer.checkpoint import TrainState, find_checkpoint, load_checkpoint, save_checkpoint
 from trainer.compile import CompileError, Counters, Discipline
 from trainer.config import to_yaml
-from trainer.corpus import Prepared, Progress, prepare
 from trainer.data import PackedRows
 from trainer.decode import measure_acceptance
 from trainer.device import resolve_device
-from trainer.errors import NonFiniteError, TrainerError
+from trainer.errors import ConfigError, NonFiniteError, TrainerError
 from trainer.files import write_atomically
 from trainer.loss import accept_lengths
 from trainer.metrics import MetricsFile, compile_fields, memory_allocated_mib, say, step_line
 from trainer.model import Drafter
 from trainer.optim import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from trainer.prepare import Prepared, prepare
+from trainer.progress import Progress, Talk
 from trainer.recipe import Recipe
 from trainer.result import Result
 from trainer.signals import StopRequested, StopSignals
@@ -60,7 +61,7 @@ def train(recipe: Recipe, *, folder: Path, signals: StopSignals) -> int:
             raise
         finally:
             result.seconds = round(time.monotonic() - started_at, 2)
-            result.phase, result.counters = metrics.phase, trainer.counters().as_dict()
+            result.phase, result.counters = metrics.phase, asdict(trainer.counters())
             result.write(folder)
             metrics.begin("end", status=result.status, exit_code=result.exit_code)
     say(closing_line(result))
@@ -118,9 +119,15 @@ class Trainer:
         self._discipline = Discipline()
         device = resolve_device(self.recipe.device)
         config, shape = self.recipe.drafter_config(), self.recipe.step_shape(device)
-        prepared = self._prepare(device)
+        prepared = self._prepare(device, shape)
         self._begin("verifier")
-        verifier = Verifier.load(prepared.verifier_path, config.target_layer_ids, device, shape.dtype)
+        verifier = Verifier.load(
+            prepared.verifier_path,
+            config.target_layer_ids,
+            device=device,
+            dtype=shape.dtype,
+            allow_download=self.recipe.verifier.allow_download,
+        )
         torch.manual_seed(self.recipe.seed)
         drafter = Drafter(config).to(device)
         parts = self._parts = Parts(
@@ -130,7 +137,7 @@ class Trainer:
             drafter=drafter,
             optimizer=make_optimizer(drafter, self.recipe.optim),
             functions=compile_step(config, device, self._discipline),
-            rows=PackedRows(self.recipe.data, prepared.documents, self.recipe.seed),
+            rows=_packed_rows(self.recipe, prepared),
             shape=shape,
             gamma=self.recipe.loss.gamma_for(config.block_size),
         )
@@ -151,17 +158,13 @@ class Trainer:
         self.signals.raise_if_requested()
         self.metrics.begin(phase, **values)
 
-    def _prepare(self, device: torch.device) -> Prepared:
+    def _prepare(self, device: torch.device, shape: StepShape) -> Prepared:
         self._begin("prepare")
-        return prepare(
-            self.recipe.corpus,
-            self.recipe.verifier,
-            seed=self.recipe.seed,
-            device=device,
-            say=say,
-            report=self._report_progress,
-            should_stop=lambda: self.signals.requested is not None,
-        )
+        talk = Talk(say=say, report=self._report_progress, should_stop=self._should_stop)
+        return prepare(self.recipe.corpus, self.recipe.verifier, device=device, dtype=shape.dtype, talk=talk)
+
+    def _should_stop(self) -> bool:
+        return self.signals.requested is not None
 
     def _report_progress(self, progress: Progress) -> None:
         self.metrics.write(**asdict(progress))
@@ -173,7 +176,10 @@ class Trainer:
         if checkpoint is None:
             return
         self.state = load_checkpoint(checkpoint, parts.drafter, parts.optimizer, contract=self._contract(parts))
-        parts.rows.load_state_dict(self.state.data)
+        try:
+            parts.rows.load_state_dict(self.state.data)
+        except ValueError as error:
+            raise ConfigError(f"resume: {checkpoint}: {error}; give resume=none to start anew") from error
         self._saved_step = self.metrics.step = self.result.steps = self.state.step
         self.result.resumed_from = self.result.checkpoint = str(checkpoint)
         for name, value in self.state.facts.items():
@@ -198,15 +204,16 @@ class Trainer:
         discipline.seal()
         self.result.compile_s = round(time.monotonic() - started_at, 2)
         counters = discipline.verify()
-        self.metrics.write(seconds=self.result.compile_s, **counters.as_dict())
+        self.metrics.write(seconds=self.result.compile_s, **asdict(counters))
         say(f"compiled and sealed {len(discipline.functions)} functions in {self.result.compile_s:.1f} s: "
             f"{counters.fx_hits} graphs from the cache, {counters.fx_misses} new")
 
     def _evaluate(self, parts: Parts, prepared: Prepared, when: str) -> None:
         self._begin("eval", when=when)
-        report = measure_acceptance(parts.verifier, parts.drafter, prepared.prompts, self.recipe.decode)
-        figures = {name: value for name, value in asdict(report).items() if isinstance(value, int | float)}
-        self.metrics.write(when=when, **figures)
+        report = measure_acceptance(
+            parts.verifier, parts.drafter, prepared.prompts, self.recipe.decode, should_stop=self._should_stop
+        )
+        self.metrics.write(when=when, **report.as_record())
         self._note(f"tau_{when}", report.tau)
         for name in ("tau_not_looping", "lookup_tau", "lookup_tau_not_looping", "looping_share"):
             self._note(name, getattr(report, name))
@@ -294,6 +301,13 @@ class Trainer:
         self.metrics.write(**values)
         if self.state.step % self.recipe.log.every_steps == 0 or self.state.step in (1, self.recipe.steps):
             say(step_line(self.state.step, self.recipe.steps, values))
+
+
+def _packed_rows(recipe: Recipe, prepared: Prepared) -> PackedRows:
+    try:
+        return PackedRows(recipe.data, prepared.documents, recipe.seed)
+    except ValueError as error:
+        raise ConfigError(f"corpus: {error}") from error
 
 
 def update(parts: Parts, inputs: StepInputs, *, lr: float, clip_norm: float) -> StepFigures:

@@ -36,6 +36,7 @@ class CompilerCount:
         self._saved: dict[str, str | None] = {}
         self._is_open = False
         self._num_absolute = 0
+        self._final = 0
 
     def __enter__(self) -> CompilerCount:
         self._log.touch()
@@ -50,8 +51,8 @@ class CompilerCount:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._is_open = False
         self._final = self.started
+        self._is_open = False
         for name, value in self._saved.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -133,4 +134,4 @@ class Warmth:
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as JSON fields."""
         figures = {key: value for key, value in asdict(self).items() if key != "counters"}
-        return {"warm": self.is_warm, **self.counters.as_dict(), **figures}
+        return {"warm": self.is_warm, **asdict(self.counters), **figures}
