@@ -75,6 +75,7 @@ class Progress:
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=200))
     step_times: deque[float] = field(default_factory=lambda: deque(maxlen=32))
     data_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    paced_step: int | None = None
     reference_s: float | None = None  # the quickest pace the run itself has shown
     longest: dict[str, float] = field(default_factory=dict)
 
@@ -131,6 +132,7 @@ class Progress:
         steps = (row.step - self.step) if row.step is not None and self.step is not None else 1
         self.steps_done += steps if 0 < steps < 10000 else 1
         interval = time - self.last_step
+        steps = self._steps_since_paced(row.step, steps) if interval > 0 else steps
         in_train = self.phase == "train"
         if in_train and interval > 0 and self.num_rows >= WARMUP_ROWS - 1:
             self.intervals.append(interval)
@@ -140,6 +142,11 @@ class Progress:
             self._refer()
         if row.data_s is not None and row.step_s:
             self.data_times.append(min(row.data_s, row.step_s))
+
+    def _steps_since_paced(self, step: int | None, steps: int) -> int:
+        """Steps since the last row with a time of its own: rows that were read together share one time."""
+        before, self.paced_step = self.paced_step, step
+        return step - before if step is not None and before is not None else steps
 
     def _derived(self, interval: float, steps: int, in_train: bool) -> float | None:
         if not in_train or interval <= 0 or steps <= 0 or self.num_rows < WARMUP_ROWS:
