@@ -17,9 +17,9 @@ PUBLISH_PERIOD_S = 0.2
 OnChange = Callable[[Verdict, Verdict | None], None]
 
 
-def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...]) -> watcher.Context:
-    """What a run's request says about the job before it says anything itself."""
-    return watcher.Context(compile_expected=spec.expect_compiled, gpus=spec.gpus, gpu_uuids=gpu_uuids)
+def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...], pid: int) -> watcher.Context:
+    """What is known about a job before it says anything itself."""
+    return watcher.Context(compile_expected=spec.expect_compiled, gpus=spec.gpus, gpu_uuids=gpu_uuids, pid=pid)
 
 
 def _write_quickly(path: Path, data: bytes) -> None:

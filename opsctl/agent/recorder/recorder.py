@@ -117,7 +117,7 @@ class Recorder:
         except OSError as error:
             self._never_started(error)
             return error
-        context = context_of(self._spec, self._record.gpu_uuids)
+        context = context_of(self._spec, self._record.gpu_uuids, job.process.pid)
         self._detection.begin(context, self._started, log_offset=self._output.log.end)
         self._job = RunningJob(
             self._loop,

@@ -21,6 +21,7 @@ FIRST_ANSWER_S = 30.0  # without persistence mode a driver wakes up eight GPUs f
 SILENCE_S = 10.0
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _QUIET_S = 0.3
+_ASKED = ("count", *COLUMNS)  # the number of GPUs tells when an answer is complete
 _CHUNK_BYTES = 1 << 16
 _PENDING_LIMIT_BYTES = 1 << 16
 
@@ -38,6 +39,16 @@ def smi_argv(columns: tuple[str, ...], gpus: tuple[int, ...], period_s: float) -
     return ("nvidia-smi", query, "--format=csv,noheader,nounits", *chosen, "-lms", str(round(period_s * 1000)))
 
 
+def num_gpus(text: bytes) -> int:
+    """The number of GPUs that the first cell of an answer names, 0 where it names none.
+
+    >>> num_gpus(b"8, 2026/11/02 10:00:00.000, 0, GPU-a"), num_gpus(b"Failed to initialize NVML")
+    (8, 0)
+    """
+    cell = text.split(b",", 1)[0].strip()
+    return int(cell) if cell.isdigit() and b"\n" in text else 0
+
+
 def _take_terminal() -> None:
     die_with_parent()
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)
@@ -51,14 +62,16 @@ class SmiLoop:
         self._on_gpus = on_gpus
         self._gpus = gpus
         self._period_s = period_s
-        self._columns: tuple[str, ...] = COLUMNS
-        self._expected = len(gpus)
+        self._columns: tuple[str, ...] = _ASKED
+        self._expected = len(gpus)  # rows of a whole answer; 0 = not known yet
+        self._quiet_s = min(_QUIET_S, 0.4 * period_s)  # so long after the last row an answer is over
         self._process: subprocess.Popen[bytes] | None = None
         self._terminal_fd: int | None = None
         self._text = b""
         self._last_byte = 0.0
         self._deadline = 0.0
         self._num_failures = 0
+        self._has_answered = False
         self._is_ended = False
         self.problem = ""
 
@@ -70,7 +83,7 @@ class SmiLoop:
     @property
     def is_answering(self) -> bool:
         """Whether the child's newest answer was a good one."""
-        return self._process is not None and self._num_failures == 0 and not self.problem and self._expected > 0
+        return self._process is not None and self._has_answered and not self.problem
 
     def start(self) -> None:
         """Start the child; a missing program is a problem, not an error."""
@@ -101,6 +114,7 @@ class SmiLoop:
         os.set_blocking(ours, False)
         self._terminal_fd = ours
         self._text = b""
+        self._has_answered = False
         self._deadline = time.monotonic() + max(FIRST_ANSWER_S, 5 * self._period_s)
         self._loop.watch(ours, READ, self._read)
 
@@ -113,13 +127,14 @@ class SmiLoop:
             return
         self._text = (self._text + data)[-_PENDING_LIMIT_BYTES:]
         self._last_byte = time.monotonic()
+        self._expected = self._expected or num_gpus(self._text)
         if self._expected and self._text.count(b"\n") >= self._expected:
             self._answer()
         else:
-            self._loop.later(_QUIET_S, self._answer_if_quiet)
+            self._loop.later(self._quiet_s, self._answer_if_quiet)
 
     def _answer_if_quiet(self) -> None:
-        if self._text.endswith(b"\n") and time.monotonic() - self._last_byte >= _QUIET_S * 0.9:
+        if self._text.endswith(b"\n") and time.monotonic() - self._last_byte >= self._quiet_s * 0.9:
             self._answer()
 
     def _answer(self) -> None:
@@ -127,8 +142,8 @@ class SmiLoop:
         self._text = b""
         gpus, self.problem = parse_csv(text, self._columns)
         if gpus:
-            self._expected = len(gpus)
             self._num_failures = 0
+            self._has_answered = True
             self._deadline = time.monotonic() + max(SILENCE_S, 5 * self._period_s)
         elif not self.problem:
             self.problem = text.strip()[:200]
