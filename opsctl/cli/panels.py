@@ -139,8 +139,8 @@ def _finding(finding: Finding, frame: Frame) -> Text:
     row = Text.assemble((f"{clock(finding.time)} ", LABEL))
     row.append(f"{clean(finding.cause).replace('_', ' ')}  ", SEVERITIES.get(finding.severity, ""))
     row.append(clean(finding.summary))
-    if finding.where:
-        row.append(f"  {clean(finding.where)}", LABEL)
+    if finding.where:  # its end tells most: file and line
+        row.append(f"  {'/'.join(clean(finding.where).split('/')[-2:])}", LABEL)
     return frame.cut(row)
 
 

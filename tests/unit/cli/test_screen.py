@@ -70,5 +70,5 @@ def test_what_stays_on_the_terminal_names_cause_and_place() -> None:
     state, now = recorded.folded("crashed-by-exception")
     text = "\n".join(row.plain for row in draw_end(state, now=now, width=120, height=24))
     assert "CRASHED  python exception" in text
-    assert "/srv/code/trainer/loss.py:41" in text
+    assert "trainer/loss.py:41" in text
     assert "no supervised slot" in text.splitlines()[-1]
