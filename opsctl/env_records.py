@@ -108,5 +108,6 @@ class EnvPlan:
     fingerprint: str
     python: str
     platform: str
+    machine: str  # x86_64, aarch64, ...: which programs run there
     outcome: EnvOutcome | None = None
     drifted: tuple[EnvCheck, ...] = ()  # environments of this fingerprint that stand and have drifted

@@ -35,6 +35,7 @@ def teller(*, quiet: bool = False) -> Callable[[dict[str, Any]], None]:
             shown.update(phase=phase, since=now)
         if is_new or now - shown["told"] >= _PERIOD_S:
             shown["told"] = now
-            ui.say(text + left_text(message.get("done"), message.get("total"), now - shown["since"]))
+            elapsed_s = now - shown["since"]  # too early to tell the time left where a phase has just begun
+            ui.say(text if is_new else text + left_text(message.get("done"), message.get("total"), elapsed_s))
 
     return (lambda message: None) if quiet else tell

@@ -64,13 +64,13 @@ def rebuild(workspace: Workspace, name: str | None = None, *, on_progress: OnPro
     if plan.outcome is not None:
         return Rebuilt(plan.outcome, notes=(*notes, *plan.outcome.notes))
     drifted = tuple(f"{one.env_id} has drifted in {len(one.drifts)} places; built anew" for one in plan.drifted)
-    run = _start(workspace, request, on_progress=on_progress)
+    run = _start(workspace, request, plan.machine, on_progress=on_progress)
     outcome = from_json(EnvOutcome, follow(workspace, run, on_progress=on_progress))
     return Rebuilt(outcome, run.run_id, (*notes, *drifted, *outcome.notes))
 
 
-def _start(workspace: Workspace, request: EnvRequest, *, on_progress: OnProgress) -> RunRecord:
-    local: LocalTool = uv_for(workspace)
+def _start(workspace: Workspace, request: EnvRequest, machine: str, *, on_progress: OnProgress) -> RunRecord:
+    local: LocalTool = uv_for(workspace, machine)
     body = {"env": {**to_json(request), "tool": to_json(local.tool)}}
     answer = workspace.client.call("env-rebuild", body)
     if answer["needs_tool"]:

@@ -42,10 +42,9 @@ def local_uv() -> LocalTool:
     return LocalTool(path, Tool(f"uv-{version('uv')}-{sha256[:12]}", sha256, path.stat().st_size))
 
 
-def uv_for(workspace: Workspace) -> LocalTool:
-    """uv for the target's machine; raises MissingTool where ours is for another kind."""
+def uv_for(workspace: Workspace, machine: str) -> LocalTool:
+    """uv for a target whose machine is of this kind; raises MissingTool where ours is for another."""
     local = local_uv()
-    machine = workspace.client.call("probe")["machine"]
     if machine != platform.machine():
         raise MissingTool(
             f"uv here is for {platform.machine()}, {workspace.target.label} is {machine}",

@@ -1,5 +1,6 @@
 """Runs of the installed command, for the tests of this folder."""
 
+from tests.support.envs import envs
 from tests.support.runs import runs, smi
 
-__all__ = ["runs", "smi"]
+__all__ = ["envs", "runs", "smi"]

@@ -50,7 +50,8 @@ def restore(call: Call) -> Any:
         files = listing(live.root)
         if files and content_digest(dict(digests(live.root, sorted(files)))) == content_digest(record.files):
             return _outcome(record, live, started, is_new=False)
-        _refuse_warm(home, live, len(files), replace=bool(request.get("replace", False)))
+        _refuse_warm(live, len(files), replace=bool(request.get("replace", False)))
+        _refuse_used(home, live)
         kept = _put_in_place(call, record, key, is_saved_already=bool(is_saved(home, live, files)))
     return _outcome(record, live, started, is_new=True, kept_aside=kept)
 
@@ -69,14 +70,15 @@ def _outcome(
     )
 
 
-def _refuse_warm(home: Home, live: LivePaths, num_files: int, *, replace: bool) -> None:
-    if not num_files:
-        return
-    if not replace:
+def _refuse_warm(live: LivePaths, num_files: int, *, replace: bool) -> None:
+    if num_files and not replace:
         raise CheckFailed(
             f"the live cache {live.root.name} is not empty: {num_files} files; nothing was changed",
             hint="`--replace` puts the snapshot in its place and keeps what is not saved aside",
         )
+
+
+def _refuse_used(home: Home, live: LivePaths) -> None:
     users = [run.run_id for run in all_runs(home) if run.spec.cache_dir == str(live.root)]
     working = [run_id for run_id in users if is_live(home.run(run_id))]
     if working:

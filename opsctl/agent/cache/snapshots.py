@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from opsctl.agent.cache.key import CacheKey
+from opsctl.agent.cache.key import CacheKey, differences
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home
 from opsctl.cache_records import Snapshot
@@ -63,10 +63,7 @@ def choose(home: Home, snapshot_id: str, key: CacheKey) -> SnapshotRecord:
         fitting = [record for record in found if record.key == key.fields]
         if fitting:
             return fitting[0]
-        raise CheckFailed(
-            f"no snapshot fits: {len(found)} stand, none with the key {key.digest}",
-            hint="`opsctl cache list` shows them; `opsctl cache restore ID` says field by field why one does not fit",
-        )
+        raise _none_fits(found, key)
     matches = [record for record in found if record.snapshot_id.startswith(snapshot_id)]
     exact = [record for record in matches if record.snapshot_id == snapshot_id]
     if exact or len(matches) == 1:
@@ -77,6 +74,16 @@ def choose(home: Home, snapshot_id: str, key: CacheKey) -> SnapshotRecord:
     near = difflib.get_close_matches(snapshot_id, ids, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else "`opsctl cache list` shows what stands"
     raise UsageError(f"no snapshot {snapshot_id!r} on the target", hint=hint)
+
+
+def _none_fits(found: list[SnapshotRecord], key: CacheKey) -> CheckFailed:
+    if not found:
+        return CheckFailed("there is no snapshot on the target", hint="`opsctl cache snapshot` takes one")
+    why = "\n".join(differences(key.fields, found[0].key))
+    return CheckFailed(
+        f"none of {len(found)} snapshots fits; the newest, {found[0].snapshot_id}, differs:\n{why}",
+        hint="a cache only helps where all of this is equal; prewarm here instead",
+    )
 
 
 def saved_as(home: Home, key: dict[str, str], content: str) -> SnapshotRecord | None:

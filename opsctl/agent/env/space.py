@@ -16,7 +16,7 @@ from opsctl.errors import DiskFull
 from opsctl.lockfile import Pin, normalised
 
 _FICLONE = 0x40049409
-_SPARE_BYTES = 32 << 20
+_SPARE_BYTES = 8 << 20
 _BYTECODE_SHARE = 1.1  # compiled Python adds about a tenth
 
 

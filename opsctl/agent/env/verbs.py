@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from typing import Any
 
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
@@ -67,6 +68,7 @@ def plan(call: Call) -> EnvPlan:
         fingerprint=wanted.fingerprint,
         python=wanted.python.version,
         platform=wanted.python.platform,
+        machine=platform.machine(),
         outcome=outcome,
         drifted=drifted,
     )
