@@ -169,10 +169,10 @@ class RunRecord:
     created: float
     socket: str  # tmux socket path
     session: str  # tmux session name
-    folder: str = ""  # the run's folder, which is the job's working directory
     recorder: ProcessIdentity | None = None
     job: ProcessIdentity | None = None
     gpu_uuids: tuple[str, ...] = ()
+    folder: str = ""  # the run's folder, which is the job's working directory
     schema: int = SCHEMA
 
 

@@ -170,7 +170,13 @@ def _launch(home: Home, spec: RunSpec, run_id: str, uuids: tuple[str, ...], secr
     paths.folder.mkdir(mode=0o700)
     socket = tmux.socket_path(paths, uid=os.getuid())
     record = RunRecord(
-        run_id, spec, time.time(), str(socket), session_name(spec.name), str(paths.folder), gpu_uuids=uuids
+        run_id=run_id,
+        spec=spec,
+        created=time.time(),
+        socket=str(socket),
+        session=session_name(spec.name),
+        gpu_uuids=uuids,
+        folder=str(paths.folder),
     )
     write_record(paths.record, record)
     if secrets:

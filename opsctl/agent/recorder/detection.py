@@ -13,7 +13,8 @@ from opsctl.agent.recorder.log import AppendFile
 from opsctl.detect import lines, watcher
 from opsctl.records import End, Event, Finding, Line, RunSpec, Sample, Tick, Verdict, to_json
 
-PUBLISH_PERIOD_S = 0.2
+JUDGE_PERIOD_S = 0.25
+PUBLISH_PERIOD_S = 1.0  # for news of the step alone
 OnChange = Callable[[Verdict, Verdict | None], None]
 
 
@@ -42,6 +43,8 @@ class Detection:
         self._lines: dict[str, lines.LineState] = {}
         self._fault = ""
         self._is_dirty = False
+        self._is_urgent = False
+        self._judged = 0.0
         self._published = 0.0
         self.verdict = Verdict("starting")
         self._shown: Verdict | None = None
@@ -94,6 +97,7 @@ class Detection:
             self._break(error)
             return
         self._is_dirty = True
+        self._is_urgent = self._is_urgent or bool(findings) or isinstance(event, End)
         for finding in findings:
             self.add(finding)
 
@@ -107,9 +111,12 @@ class Detection:
         self._is_dirty = True
 
     def publish(self, now: float, *, at_once: bool = False) -> None:
-        """Judge anew and write verdict.json where it changed; a change of the verdict never waits."""
+        """Judge anew and write verdict.json where it changed; after a finding or the end without delay."""
         if not self._is_dirty or self._state is None:
             return
+        if not at_once and not self._is_urgent and now - self._judged < JUDGE_PERIOD_S:
+            return
+        self._judged, self._is_urgent = now, False
         self.verdict = self._judge(now)
         is_news = self._shown is None or _headline(self.verdict) != _headline(self._shown)
         if not is_news and not at_once and now - self._published < PUBLISH_PERIOD_S:
