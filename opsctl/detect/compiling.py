@@ -8,7 +8,6 @@ from opsctl.detect.context import Context, Opinion
 from opsctl.detect.gpus import Gpu, Gpus
 from opsctl.detect.memory import Sawtooth
 from opsctl.detect.progress import Progress
-from opsctl.detect.rules import advice
 from opsctl.detect.words import Hit, Words
 
 WARM_ROWS = 20
@@ -110,13 +109,7 @@ class _Evidence:
         if not expected and not gpu.was_flat:
             return None
         confidence = 0.45 + 0.25 * bool(slow) + 0.15 * gpu.was_flat + 0.1 * expected
-        return Opinion(
-            "eager_fallback",
-            "memory_sawtooth",
-            min(confidence, 0.9),
-            (told, *([slow] if slow else [])),
-            advice("memory_sawtooth"),
-        )
+        return Opinion("eager_fallback", "memory_sawtooth", min(confidence, 0.9), (told, *([slow] if slow else [])))
 
     # --- counters and CUDA graphs ----------------------------------------------------------------
 
@@ -132,7 +125,7 @@ class _Evidence:
                 told = (
                     f"torch's own counter {name} rose {times} times after warm-up, to {self.compiling.counters[name]}"
                 )
-                return Opinion(verdict, cause, 0.9, (told,), advice(cause))
+                return Opinion(verdict, cause, 0.9, (told,))
         return None
 
     def of_graphs(self) -> Opinion | None:

@@ -44,7 +44,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What one detector holds to be true, how surely, and why."""
+    """What one detector holds to be true, how surely, and why; without an advice, the cause's own is meant."""
 
     verdict: str
     cause: str

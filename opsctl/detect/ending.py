@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from opsctl.detect.context import Opinion
-from opsctl.detect.rules import advice
+from opsctl.detect.rules import DEFAULT_WEIGHT
 from opsctl.detect.state import State
 from opsctl.detect.words import Hit
 from opsctl.records import End
 
 CHECKPOINTED = 75
 HELD_MIB = 2048.0
+LARGE_MIB = 16 * 1024.0
+MEMORY_RISE = 1.3
 SURE_WEIGHT = 40
 _SIGNALS = {
     1: ("crashed", "sighup"),
@@ -59,7 +61,7 @@ def _left_behind(state: State, end: End) -> Opinion | None:
     """The job's process is gone, its launcher stays."""
     if state.context.launcher_alive is not True or end.exit_code is not None or not state.progress.is_done:
         return None
-    return Opinion("hung", "exit_hang", 0.8, ("the work is done, the launcher is still there",), advice("exit_hang"))
+    return Opinion("hung", "exit_hang", 0.8, ("the work is done, the launcher is still there",))
 
 
 def _well_ended(state: State, end: End) -> Opinion | None:
@@ -69,8 +71,13 @@ def _well_ended(state: State, end: End) -> Opinion | None:
     done = state.progress.is_done
     if done and ((end.exit_code is None and signal is None) or signal in _ENDS_QUIETLY) and not _root(state, within=0):
         return Opinion("finished", "ok", 0.8, ("the log says that the work is done", *_status(end)))
-    at_end = state.progress.num_steps is not None and (state.progress.step or 0) >= state.progress.num_steps
-    if at_end and end.exit_code is None and signal is None and not _root(state, within=0) and not _stop(state):
+    if (
+        state.progress.is_at_end
+        and end.exit_code is None
+        and signal is None
+        and not _root(state, within=0)
+        and not _stop(state)
+    ):
         return Opinion("finished", "ok", 0.7, (f"all {state.progress.num_steps} steps done",))
     return None
 
@@ -101,16 +108,22 @@ def _killed_for_memory(state: State, end: End) -> Opinion | None:
     hit = state.words.last.get("cgroup_oom")
     told += [hit.text] if hit else []
     if told and (event is None or event.is_own or signal_of(end) in (9, None)):
-        return Opinion("crashed", "host_oom_killed", 0.95, tuple(told), advice("host_oom_killed"))
-    if signal_of(end) == 9 and _rose(state):
-        text = f"killed, after the job's memory rose from {state.processes.first_rss_mib:.0f} to {state.processes.rss_mib:.0f} MiB"
-        return Opinion("crashed", "host_oom_killed", 0.6, (text,), advice("host_oom_killed"))
+        return Opinion("crashed", "host_oom_killed", 0.95, tuple(told))
+    root = _root(state)
+    if signal_of(end) == 9 or (root is not None and root.cause == "sigkill_unknown"):
+        return _memory_rose(state)
     return None
 
 
-def _rose(state: State) -> bool:
-    first, last = state.processes.first_rss_mib, state.processes.rss_mib
-    return last > 16 * 1024 and last > 3 * first > 0
+def _memory_rose(state: State) -> Opinion | None:
+    """Killed after host memory rose, as /proc or the log itself shows."""
+    processes, logged = state.processes, state.progress.host_memory
+    seen = [(processes.first_rss_mib, processes.rss_mib)] if processes.rss_mib > LARGE_MIB else []
+    for first, last in [*seen, *([(logged[0], logged[1])] if logged else [])]:
+        if last > MEMORY_RISE * first > 0:
+            text = f"killed, after the job's host memory rose from {first:.4g} to {last:.4g}"
+            return Opinion("crashed", "host_oom_killed", 0.6, (text,))
+    return None
 
 
 def _stopped(state: State, end: End) -> Opinion | None:
@@ -120,7 +133,7 @@ def _stopped(state: State, end: End) -> Opinion | None:
     if stop is None and signal in (2, 15):
         verdict, cause = _SIGNALS[signal]
         graver = root is not None and root.weight >= SURE_WEIGHT and not root.is_mention
-        return None if graver else Opinion(verdict, cause, 0.9, _status(end), advice(cause))
+        return None if graver else Opinion(verdict, cause, 0.9, _status(end))
     if stop is None or (root is not None and root.rank_weight > SURE_WEIGHT and root.start < stop.start):
         return None
     verdict = "crashed" if stop.cause == "sighup" else "stopped"
@@ -133,28 +146,41 @@ def _crashed(state: State, end: End) -> Opinion:
     if event is not None and event.cause != "host_oom_killed" and (root is None or event.weight >= root.rank_weight):
         told = (event.text, *((root.text,) if root else ()))
         return Opinion("crashed", event.cause, 0.93 if event.is_own else 0.75, told, event.advice)
-    if root is not None and root.cause not in ("cause_unknown", "sigkill_unknown"):
+    lost = _lost(state)
+    if lost is not None and (root is None or root.rank_weight < DEFAULT_WEIGHT):
+        return lost
+    if root is not None and root.cause not in ("cause_unknown", "sigkill_unknown") and _outweighs(root, end):
         return Opinion(
             _verdict_of(root), root.cause, 0.9 if root.weight >= SURE_WEIGHT else 0.8, _told(root, end), root.advice
         )
-    return _by_gpus(state) or _by_status(state, end, root)
+    return _held(state) or _by_status(state, end, root)
+
+
+def _outweighs(root: Hit, end: End) -> bool:
+    """Words in passing explain a failing status, but no signal."""
+    return root.is_firm or signal_of(end) not in _SIGNALS
 
 
 def _verdict_of(root: Hit) -> str:
     return "stopped" if root.cause in ("sigterm", "keyboard_interrupt") else "crashed"
 
 
-def _by_gpus(state: State) -> Opinion | None:
-    """What the GPUs say after the end: one lost, or memory that nobody holds."""
+def _lost(state: State) -> Opinion | None:
+    """What nvidia-smi says after the end about a GPU that is lost or a driver that does not fit."""
     lost = state.gpus.lost() or _sentence(state)
-    if lost:
-        cause = "gpu_lost" if "mismatch" not in lost else "driver_mismatch"
-        return Opinion("crashed", cause, 0.8, (lost,), advice(cause))
+    if not lost:
+        return None
+    cause = "driver_mismatch" if "mismatch" in lost else "gpu_lost"
+    return Opinion("crashed", cause, 0.8, (lost,))
+
+
+def _held(state: State) -> Opinion | None:
+    """Memory on a GPU that nobody uses any more."""
     held = state.gpus.held_mib()
     if held < HELD_MIB:
         return None
     text = f"the process is gone and a GPU still holds {held / 1024:.1f} GiB without work"
-    return Opinion("crashed", "gpu_memory_not_released", 0.75, (text,), advice("gpu_memory_not_released"))
+    return Opinion("crashed", "gpu_memory_not_released", 0.75, (text,))
 
 
 def _sentence(state: State) -> str:
@@ -170,16 +196,14 @@ def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
     signal = signal_of(end)
     if signal in _SIGNALS:
         verdict, cause = _SIGNALS[signal]
-        return Opinion(verdict, cause, 0.85, (*_status(end), *((root.text,) if root else ())), advice(cause))
+        return Opinion(verdict, cause, 0.85, (*_status(end), *((root.text,) if root else ())))
     if root is not None:
         return Opinion("crashed", root.cause, 0.7, _told(root, end), root.advice)
     nothing = not state.num_rows_seen and end.exit_code is None
     if nothing:
-        return Opinion(
-            "unknown", "cause_unknown", 0.3, ("the process is gone; no log, no status",), advice("cause_unknown")
-        )
+        return Opinion("unknown", "cause_unknown", 0.3, ("the process is gone; no log, no status",))
     told = (*_status(end), *state.last_rows[-3:])
-    return Opinion("crashed", "cause_unknown", 0.6, told, advice("cause_unknown"))
+    return Opinion("crashed", "cause_unknown", 0.6, told)
 
 
 def _root(state: State, within: int = 10) -> Hit | None:

@@ -18,12 +18,14 @@ _HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r"File \"?([^\",]+)\"?, line (\d+)|^(/\S+\.py):(\d+) in ")
 _NAMED = re.compile(r"^(?:\s+\| +)?((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|\w*(?:error|timeout)))(?::\s?(.*))?$")
 _BARE = re.compile(
-    r"(?:^|\s\| +)((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit))(?::\s(.*))?$"
+    r"(?:^|\s\| +)((?:[A-Za-z_]\w*\.)*"
+    r"[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit))(?::\s(.*))?$"
 )
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _THREAD = re.compile(r"Exception in thread (\S+)")
 _IGNORED = re.compile(
-    r"Exception ignored in|--- Logging error ---|Error in (?:atexit|sys\.excepthook)|Exception in callback|was never retrieved"
+    r"Exception ignored in|--- Logging error ---|Error in (?:atexit|sys\.excepthook)"
+    r"|Exception in callback|was never retrieved"
 )
 
 _LOGGER = re.compile(  # logger.exception writes such a row first

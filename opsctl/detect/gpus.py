@@ -128,6 +128,10 @@ class Gpu:
             full and self._is_weak(max(point.power or 0.0 for point in points)) and (not used or memory.is_flat(used))
         )
 
+    def has_worked(self) -> bool:
+        """Whether it was ever seen to draw much more power than now."""
+        return bool(self.points) and (self.points[-1].power or 0.0) <= SPIN_POWER_SHARE * self.peak_w
+
     def _is_weak(self, power_w: float) -> bool:
         board = self.limit_w or board_w(self.name)
         if board is not None and power_w <= SPIN_LIMIT_SHARE * board:
@@ -154,7 +158,8 @@ class Gpu:
         known = any(point.throttle is not None for point in points)
         slow = [point for point in warm if point.clock and point.clock <= COOL_CLOCK_SHARE * self.peak_clock]
         if not known and 2 * len(slow) > len(points):
-            return f"GPU {self.index}: {points[-1].temperature or 0:.0f} C at {points[-1].clock:.0f} of {self.peak_clock:.0f} MHz"
+            clocks = f"{points[-1].clock:.0f} of {self.peak_clock:.0f} MHz"
+            return f"GPU {self.index}: {points[-1].temperature or 0:.0f} C at {clocks}"
         return ""
 
 

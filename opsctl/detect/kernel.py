@@ -1,4 +1,4 @@
-"""The fold over kernel rows: Xid events, the OOM killer, faults and blocked tasks, and whether they concern this job."""
+"""The fold over kernel rows: Xid events, the OOM killer, faults, blocked tasks; and whether they concern this job."""
 
 from __future__ import annotations
 

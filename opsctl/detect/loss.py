@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 from opsctl.detect.context import Opinion
 from opsctl.detect.progress import median
-from opsctl.detect.rules import advice
 from opsctl.detect.steps import StepRow
 
 NAN_ROWS = 2
 NAN_GRADIENT_ROWS = 3
 NEWEST = 3
 MIN_LEVEL_ROWS = 3
-LEAP = 1.8
+LEAP, CLIMB = 1.8, 2.5
 BOUND_ROWS = 10
 
 
@@ -28,6 +27,7 @@ class Losses:
     nan_rows: int = 0
     nan_gradient_rows: int = 0
     bound: float = math.inf
+    best: float = math.inf  # the lowest level so far: a slow climb takes the level along
     since_bound: int = 0
     last: str = ""
 
@@ -59,8 +59,11 @@ class Losses:
         if len(self.level) < MIN_LEVEL_ROWS:
             return math.inf
         usual = sorted(self.level)
-        middle, top, spread = median(usual), usual[-1], usual[-1] - usual[0]
-        return max(LEAP * middle, top + 3 * spread) if middle > 0 else math.inf
+        middle, low, high = median(usual), usual[len(usual) // 10], usual[(len(usual) - 1) * 9 // 10]
+        if middle <= 0:
+            return math.inf
+        self.best = min(middle, self.best)
+        return min(max(LEAP * middle, high + 3 * (high - low)), max(CLIMB * self.best, LEAP * self.best + high - low))
 
     def opinion(self) -> Opinion | None:
         """Degraded where nothing is learned any more; None where the numbers look sound."""
@@ -77,4 +80,4 @@ class Losses:
 
     @staticmethod
     def _opinion(cause: str, confidence: float, text: str) -> Opinion:
-        return Opinion("degraded", cause, confidence, (text,), advice(cause))
+        return Opinion("degraded", cause, confidence, (text,))

@@ -8,7 +8,6 @@ from opsctl.records import ProcessSample
 
 STOPPED_S = 2.0  # a moment in state T happens (debuggers, job control); two seconds are no accident
 BUSY_CORES = 0.05
-MEMORY_RISE = 1.3
 
 
 @dataclass

@@ -42,6 +42,12 @@ class Silence:
     phase: str
 
     @property
+    def text(self) -> str:
+        """The silence in words, with its limits."""
+        what = "no step" if self.phase == "train" else f"nothing ({self.phase})"
+        return f"{what} for {self.since_s:.0f} s; odd after {self.stall_s:.0f} s, too long after {self.hang_s:.0f} s"
+
+    @property
     def is_stalled(self) -> bool:
         """Longer than the run's own pace explains."""
         return self.since_s > self.stall_s
@@ -69,6 +75,9 @@ class Progress:
     tokens_per_s: float | None = None
     num_rows: int = 0
     steps_done: int = 0  # by how much the step number rose while watched
+    is_epoch: bool = False
+    has_output: bool = False
+    host_memory: list[float] = field(default_factory=list)  # the first and the newest figure in the log
     is_done: bool = False
     done_at: float = 0.0
     has_metrics: bool = False
@@ -83,7 +92,7 @@ class Progress:
 
     def hear(self, time: float) -> None:
         """Any row of output."""
-        self.last_line = max(self.last_line, time)
+        self.last_line, self.has_output = max(self.last_line, time), True
 
     def act(self, time: float) -> None:
         """A sign of life other than a step: processor time in a phase without steps."""
@@ -105,8 +114,11 @@ class Progress:
 
     def observe(self, row: StepRow, time: float) -> bool:
         """Fold one progress row in; says whether it brought a training step."""
+        if row.host_memory is not None:
+            first = self.host_memory[0] if self.host_memory else row.host_memory
+            self.host_memory = [first, row.host_memory]
         if row.kind != "train":
-            if row.kind == "eval" or not self.num_rows:
+            if row.kind == "eval" or (row.kind == "prepare" and not self.num_rows):
                 self.enter(row.kind, time)
             return False
         if self._repeats(row):
@@ -117,7 +129,8 @@ class Progress:
         self.is_done = False
         self.last_step = time
         self.step = row.step if row.step is not None else self.step
-        self.num_steps = row.num_steps or self.num_steps
+        if row.num_steps:
+            self.num_steps, self.is_epoch = row.num_steps, row.is_epoch
         self.tokens_per_s = row.tokens_per_s or self.tokens_per_s
         self.loss = row.loss if row.loss is not None else self.loss
         return True
@@ -171,6 +184,19 @@ class Progress:
         newest = list(self.step_times)[-8:]
         return median(newest) if newest else self.context.typical_step_s or None
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether nothing can be said about silence: watching began midway, and no output is seen at all."""
+        context = self.context
+        return (
+            context.joined_midway and not self.has_output and context.seen_line_s is None and not context.typical_step_s
+        )
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the newest row is the last of all steps; of an epoch's steps it says nothing."""
+        return not self.is_epoch and (self.num_steps or 0) > 1 and (self.step or 0) >= (self.num_steps or 0)
+
     def due_s(self) -> float:
         """The longest usual time between two progress rows."""
         typical = self.context.typical_step_s or self.step_s or 0.0
@@ -183,6 +209,8 @@ class Progress:
         """How long what is due in this phase has been absent."""
         phase = self.phase if self.has_stepped else (self.phase or "starting")
         due = self.due_s()
+        if self.is_blind:
+            return Silence(0.0, STALL_EXTRA_S, HANG_FLOOR_S, phase)
         if self.has_stepped and phase not in QUIET_PHASES:
             return self._of_steps(now, due)
         since = now - max(self.last_line, self.last_activity, self.phase_since)

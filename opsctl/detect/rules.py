@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-FILES = ("harmless", "compile", "collectives", "data", "gpu", "process", "python", "progress")
+FILES = ("harmless", "compile", "collectives", "process", "data", "gpu", "python", "progress")
 ROLES = ("harmless", "hint", "phase", "done", "skip", "wait", "restart", "slow", "eager", "echo", "stop", "fatal")
 DEFAULT_WEIGHT = 50
 _WORD = re.compile(r"[a-z]{3,}")
@@ -37,6 +37,7 @@ class Rule:
     example: str
     advice: str
     weight: int = DEFAULT_WEIGHT
+    is_firm: bool = False  # a failure even where no exception or error level says so
 
     @property
     def shape_needs(self) -> tuple[str, ...]:

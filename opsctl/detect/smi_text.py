@@ -46,7 +46,7 @@ _DMON = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call of nvidia-smi told; `processes` is None where it listed none and did not say that there are none."""
+    """What one call of nvidia-smi told; `processes` is None where it did not say which there are."""
 
     gpus: tuple[GpuSample, ...] = ()
     processes: tuple[GpuProcess, ...] | None = None

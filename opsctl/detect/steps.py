@@ -23,7 +23,8 @@ _NESTED = re.compile(
     r"|global_step/max_steps'?: '?(?P<e>\d+)/(?P<et>\d+)"
 )
 _STEP = re.compile(
-    r"\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b['\"]?\s*[:=#]?\s*"
+    r"\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b['\"]?"
+    r"\s*[:=#]?\s*"
     r"\[?\(?\s*(?P<n>\d+(?:,\d{3})*)(?!\.\d)(?:\s*(?:/|\bof\b)\s*(?P<total>\d+(?:,\d{3})*))?"
     r"(?!\s*(?:mb|mib|gb|gib|s\b|ms\b|%))"
 )
@@ -38,12 +39,18 @@ _STEP_S = re.compile(
     r"|\d\.?\d*\s*(?:it|its|steps?|iters?|batch(?:es)?)\s*/\s*s(?:ec(?:ond)?)?\b"
 )
 _PER_ITERATION = re.compile(r"time per iteration \(ms\):\s*(?P<v>\d+\.?\d*)")
-_TIME = re.compile(r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s*[:=]?\s*(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])")
+_TIME = re.compile(
+    r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s*[:=]?\s*(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
+)
 _TOKENS_AFTER = re.compile(r"(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)\s*tok(?:ens?)?\s*/\s*s")
 _TOKENS_BEFORE = re.compile(
     r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s*[:=]\s*(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)"
 )
 _DATA = re.compile(r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s*[:=]?\s*(?P<v>\d+\.\d+)")
+_HOST_MEMORY = re.compile(
+    r"(?:\brss|\bram|\b(?:host|cpu|system|sys)[_ ](?:ram|mem(?:ory)?)(?:[_ ](?:used|usage|percent))?)['\"]?"
+    r"\s*[:=|]?\s*(?P<v>\d+\.?\d*)"
+)
 _EVAL = re.compile(r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)")
 _PREPARE = re.compile(
     r"load|map\b|tokeniz|download|fetch|filter|generat|resolv|extract|pack|prepar|index|shard|scann?|build|convert"
@@ -66,6 +73,8 @@ class StepRow:
     step_s: float | None = None
     tokens_per_s: float | None = None
     data_s: float | None = None
+    host_memory: float | None = None  # in whatever unit the row uses
+    is_epoch: bool = False  # num_steps are those of one epoch
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,8 @@ class Shape:
     step_s: Place | None = None
     tokens_per_s: Place | None = None
     data_s: Place | None = None
+    host_memory: Place | None = None
+    is_epoch: bool = False
 
     def read(self, text: str) -> StepRow:
         """The numbers that a row of this shape holds."""
@@ -107,14 +118,16 @@ class Shape:
             None if self.step_s is None else self.step_s.read(text),
             None if self.tokens_per_s is None else self.tokens_per_s.read(text),
             None if self.data_s is None else self.data_s.read(text),
+            None if self.host_memory is None else self.host_memory.read(text),
+            self.is_epoch,
         )
 
 
 def parse(text: str) -> StepRow | None:
     """The progress that a row reports, None where it reports none.
 
-    >>> parse("step 12/300 | loss 2.5 | 0.4 s/step")
-    StepRow(kind='train', step=12, num_steps=300, loss=2.5, grad_norm=None, step_s=0.4, tokens_per_s=None, data_s=None)
+    >>> parse("step 12/300 | loss 2.5 | 0.4 s/step")  # doctest: +ELLIPSIS
+    StepRow(kind='train', step=12, num_steps=300, loss=2.5, grad_norm=None, step_s=0.4, ...)
     """
     shape = shape_of(text.lower())
     return shape.read(text) if shape is not None else None
@@ -123,23 +136,28 @@ def parse(text: str) -> StepRow | None:
 def shape_of(low: str) -> Shape | None:
     """What rows like `low` (in lower case) report; depends on digits only by their places."""
     if not any(hint in low for hint in _HINTS):
-        return None
+        memory = _host_memory(low)
+        return Shape("host", host_memory=memory) if memory else None
     bar = _BAR.search(low) if "%" in low and "[" in low else None
     return _bar(bar, low) if bar else _written(low)
 
 
 def _written(low: str) -> Shape | None:
+    if "runtime" in low:
+        return None  # a summary at the end
     step, num_steps, mentioned = _count(low)
     loss = _loss(low, 0, len(low))
-    if step is None and loss is None and "grad" not in low:
-        return None
     grad_norm = _place(_GRAD.search(low)) if "norm" in low else None
+    memory = _host_memory(low)
+    if step is loss is grad_norm is None:
+        return Shape("host", host_memory=memory) if memory else None
     step_s = _step_s(low) if "/" in low or "time" in low else None
     tokens = _tokens(low, 0, len(low)) if "tok" in low or "ps" in low else None
     if loss is grad_norm is step_s is tokens is None and (mentioned or num_steps is None):
         return None
     data_s = _place(_DATA.search(low)) if "data" in low else None
-    return Shape(_kind(low), step, num_steps, loss, grad_norm, step_s, tokens, data_s)
+    is_epoch = "epoch" in low
+    return Shape(_kind(low), step, num_steps, loss, grad_norm, step_s, tokens, data_s, memory, is_epoch)
 
 
 def _kind(low: str) -> str:
@@ -156,8 +174,20 @@ def _bar(bar: re.Match[str], low: str) -> Shape:
         kind = "prepare"
     grad_norm = _place(_GRAD.search(low, start, end))
     return Shape(
-        kind, _place(bar, "n"), _place(bar, "total"), loss, grad_norm, _rate(bar), _tokens(low, start, end)
+        kind,
+        _place(bar, "n"),
+        _place(bar, "total"),
+        loss,
+        grad_norm,
+        _rate(bar),
+        _tokens(low, start, end),
+        host_memory=_host_memory(low),
+        is_epoch="epoch" in description,
     )
+
+
+def _host_memory(low: str) -> Place | None:
+    return _place(_HOST_MEMORY.search(low)) if "rss" in low or "ram" in low or "mem" in low else None
 
 
 def _rate(bar: re.Match[str]) -> Place | None:

@@ -6,6 +6,8 @@ answers. No I/O and no clock: time comes with the events.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from opsctl.detect import ending, metrics, rows, rules, running
 from opsctl.detect.context import Baseline, Context, Opinion
 from opsctl.detect.exceptions import Trace
@@ -57,7 +59,7 @@ def judge(state: State) -> Verdict:
         since=state.headline_since if (opinion.verdict, opinion.cause) == state.headline else state.now,
         confidence=round(opinion.confidence, 2),
         evidence=opinion.evidence,
-        advice=opinion.advice,
+        advice=opinion.advice or rules.advice(opinion.cause),
         step=progress.step,
         num_steps=progress.num_steps,
         loss=progress.loss,
@@ -193,7 +195,7 @@ def _hit_finding(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
         return []
     told = (hit.text,) if trace is None else (f"{trace.kind}: {trace.message}".rstrip(": "),)
     times = state.told[f"word {hit.name} {hit.cause}"]
-    summary = _meaning(hit.cause) + (f" (seen {times} times)" if times > 1 else "")
+    summary = rules.meaning(hit.cause) + (f" (seen {times} times)" if times > 1 else "")
     return [
         Finding(hit.time, hit.cause, hit.severity, summary, told, hit.advice, hit.rank, hit.where, hit.start, hit.end)
     ]
@@ -202,7 +204,7 @@ def _hit_finding(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
 def _kernel_finding(state: State, event: KernelEvent) -> tuple[Finding, ...]:
     if event.is_own is False or not event.cause or not _tell(state, f"kernel {event.cause} {event.xid}"):
         return ()
-    return (Finding(event.time, event.cause, event.severity, _meaning(event.cause), (event.text,), event.advice),)
+    return (Finding(event.time, event.cause, event.severity, rules.meaning(event.cause), (event.text,), event.advice),)
 
 
 def _news(state: State) -> tuple[Finding, ...]:
@@ -222,22 +224,13 @@ def _news(state: State) -> tuple[Finding, ...]:
 
 
 def _verdict_finding(state: State, opinion: Opinion, severity: str) -> Finding:
-    summary = f"{opinion.verdict.replace('_', ' ')}: {_meaning(opinion.cause)}"
+    summary = f"{opinion.verdict.replace('_', ' ')}: {rules.meaning(opinion.cause)}"
+    advice = opinion.advice or rules.advice(opinion.cause)
+    finding = Finding(state.now, opinion.cause, severity, summary, opinion.evidence, advice)
     root = state.words.root(state.progress.num_rows)
     if root is None or root.cause != opinion.cause:
-        return Finding(state.now, opinion.cause, severity, summary, opinion.evidence, opinion.advice)
-    return Finding(
-        state.now,
-        opinion.cause,
-        severity,
-        summary,
-        opinion.evidence,
-        opinion.advice,
-        root.rank,
-        root.where,
-        root.start,
-        root.end,
-    )
+        return finding
+    return replace(finding, rank=root.rank, where=root.where, start=root.start, end=root.end)
 
 
 def _stall(state: State) -> tuple[Finding, ...]:
@@ -250,7 +243,3 @@ def _stall(state: State) -> tuple[Finding, ...]:
     state.told["stalled"] = 1
     text = f"no step for {silence.since_s:.0f} s (phase {silence.phase}); hung after {silence.hang_s:.0f} s"
     return (Finding(state.now, "stalled", "warning", "steps have stopped coming", (text,)),)
-
-
-def _meaning(cause: str) -> str:
-    return rules.meaning(cause)

@@ -12,16 +12,18 @@ from opsctl.detect.rules import Rule, advice
 
 NEAR_ROWS = 10  # progress rows after an error that other ranks or a buffer may still bring
 MENTION_DISCOUNT = 15
-EXCEPTION_WEIGHT = 30
+EXCEPTION_WEIGHT = 33  # as a timeout's or a lost peer's: the earliest of them is the cause
 CACHE_WEIGHT = 62
 MAX_TEXT = 400
 SKIP_MIN, SKIP_SHARE = 4, 0.4
-OVERFLOW_MIN, OVERFLOW_MANY = 4, 24
+OVERFLOW_MANY = 24
+FAILURES = frozenset("EFC")
 
 _WARNING = re.compile(r"\b\w*Warning: ")
 _PLACE = re.compile(r"user code at (\S+)|(?:from|in) (\S+\.py:\d+)")
 _SCALE = re.compile(
-    r"(?:reducing (?:loss scale )?to|loss scale(?:r)?(?: \d+)? (?:to|is|=|:)|setting loss scale to:?)\s*([\d.]+(?:e[-+]?\d+)?)"
+    r"(?:reducing (?:loss scale )?to|loss scaler?(?: \d+)? (?:to|is|=|:)|setting loss scale to:?)"
+    r"\s*([\d.]+(?:e[-+]?\d+)?)"
 )
 _CACHE_FRAME = re.compile(
     r"triton/runtime/cache\.py|torch/_inductor/(?:codecache|runtime/.*cache)|torchinductor_|/\.triton/"
@@ -52,12 +54,13 @@ class Hit:
     where: str = ""
     thread: str = ""
     is_mention: bool = False
+    is_firm: bool = False  # raised, or printed by what reports failures: no words in passing
     count: int = 1
 
     @property
     def rank_weight(self) -> int:
-        """Its place among root causes: a logger's mention counts less than an exception."""
-        return self.weight - (MENTION_DISCOUNT if self.is_mention else 0)
+        """Its place among root causes: a logger's mention or words in passing count less than an exception."""
+        return self.weight - (MENTION_DISCOUNT if self.is_mention or not self.is_firm else 0)
 
 
 @dataclass
@@ -69,8 +72,7 @@ class Words:
     first: dict[str, Hit] = field(default_factory=dict)
     last: dict[str, Hit] = field(default_factory=dict)
     places: set[str] = field(default_factory=set)
-    skips: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=64))  # (steps, rows) of caught OOMs
-    overflows: deque[int] = field(default_factory=lambda: deque(maxlen=64))
+    skips: dict[str, deque[int]] = field(default_factory=dict)  # steps done at each skipped batch or step, by cause
     scale: float | None = None
     in_root_cause: bool = False
 
@@ -80,6 +82,7 @@ class Words:
         hit = Hit(
             rule.name, rule.role, rule.cause, rule.weight, rule.severity, rule.advice, row.time, rows, steps,
             row.text[:MAX_TEXT], row.start, row.end, row.rank, is_mention=mention,
+            is_firm=rule.is_firm or rule.role == "echo" or row.level in FAILURES,
         )  # fmt: skip
         self._count(hit)
         return self._keep(hit)
@@ -89,15 +92,12 @@ class Words:
         if trace.is_ignored or trace.kind == "SystemExit":
             return None
         if hit is not None:
-            return self._keep(
-                replace(hit, where=trace.where, thread=trace.thread, start=trace.start, is_mention=trace.is_logged),
-                replaces=hit,
-            )
+            return self._keep(_raised(hit, trace), replaces=hit)
         cause, weight = _unknown_exception(trace)
         text = f"{trace.kind}: {trace.message}".rstrip(": ")[:MAX_TEXT]
         hit = Hit(
             "exception", "fatal", cause, weight, "fatal", advice(cause), trace.time, rows, steps, text, trace.start,
-            trace.end, trace.rank, trace.where, trace.thread, trace.is_logged or _is_outside(trace),
+            trace.end, trace.rank, trace.where, trace.thread, trace.is_logged or _is_outside(trace), True,
         )  # fmt: skip
         self._count(hit)
         return self._keep(hit)
@@ -115,10 +115,9 @@ class Words:
         self.last[hit.name] = hit
         if hit.cause == "graph_break":
             self._place(hit.text)
-        if hit.cause == "cuda_oom":
-            self.skips.append((hit.steps, hit.rows))
-        if hit.name == "overflow_skip":
-            self.overflows.append(hit.steps)
+        if hit.role == "skip" or (hit.cause == "cuda_oom" and not hit.is_firm):
+            self.skips.setdefault(hit.cause, deque(maxlen=32)).append(hit.steps)
+        if hit.cause == "loss_scale_underflow":
             scale = _SCALE.search(hit.text)
             self.scale = float(scale.group(1).rstrip(".")) if scale else self.scale
 
@@ -162,21 +161,25 @@ class Words:
         """The last hit of each wording of this role."""
         return [hit for hit in self.last.values() if hit.role == role]
 
-    def skipped_for_memory(self, steps: int) -> int:
-        """How many batches in a row ran out of memory; 0 where most steps go through."""
-        if len(self.skips) < SKIP_MIN:
+    def skipped(self, cause: str, steps: int) -> int:
+        """How many batches or steps in a row were skipped for a cause; 0 where most go through."""
+        newest = self.skips.get(cause)
+        if newest is None or len(newest) < SKIP_MIN:
             return 0
-        newest = list(self.skips)[-20:]
-        good = max(steps - newest[0][0], 0)
+        good = max(steps - newest[0], 0)
         return len(newest) if len(newest) / (len(newest) + good) >= SKIP_SHARE else 0
 
-    def skipped_for_overflow(self, steps: int) -> int:
-        """How many steps in a row were skipped for overflow, once the scale has fallen too far."""
-        newest = list(self.overflows)[-32:]
-        if len(newest) < OVERFLOW_MIN or len(newest) / (len(newest) + max(steps - newest[0], 0)) < SKIP_SHARE:
-            return 0
+    def underflowed(self, steps: int) -> int:
+        """How many steps in a row were skipped for overflow, once the loss scale has fallen too far."""
+        times = self.skipped("loss_scale_underflow", steps)
         fallen = self.scale is not None and self.scale < 1.0
-        return len(newest) if fallen or len(newest) >= OVERFLOW_MANY else 0
+        return times if fallen or times >= OVERFLOW_MANY else 0
+
+
+def _raised(hit: Hit, trace: Trace) -> Hit:
+    return replace(
+        hit, where=trace.where, thread=trace.thread, start=trace.start, is_mention=trace.is_logged, is_firm=True
+    )
 
 
 def _unknown_exception(trace: Trace) -> tuple[str, int]:

@@ -21,6 +21,14 @@ NOW = 2_000_000_000.0  # any moment: only differences count
 POLL_S = 5.0  # between polls that carry no times
 PANE_COLUMNS = 80
 _WHOLE = 1 << 30
+_STATUSES = {  # from nvidia-smi's manual
+    9: "nvidia-smi: the driver is not loaded",
+    10: "nvidia-smi: the kernel found an interrupt problem with a GPU",
+    12: "nvidia-smi: the NVML library is not there",
+    15: "nvidia-smi: the GPU is lost",
+    18: "nvidia-smi: driver/library version mismatch",
+    124: smi.NO_ANSWER,
+}
 
 Cut = Callable[[bytes], Iterable[bytes]]
 
@@ -79,8 +87,8 @@ def read_case(folder: Path) -> Material:
 
 def diagnose(material: Material, *, cut: Cut = lambda data: (data,)) -> Verdict:
     """The verdict on `material`; `cut` says into which pieces the log is fed, which changes nothing."""
-    context = context_of(material)
     stream = events(material, cut=cut)
+    context = _aged(context_of(material), material.context, stream)
     state = watcher.start(context, stream[0].time)
     for event in stream:
         state, _ = watcher.observe(state, event)
@@ -107,6 +115,19 @@ def context_of(material: Material) -> watcher.Context:
         ranks_alive=_alive(known, "ranks"),
         rank0_alive=_alive(known, "rank0"),
         joined_midway=True,
+    )
+
+
+def _aged(context: watcher.Context, known: dict[str, Any], stream: list[Event]) -> watcher.Context:
+    """With the ages, at the first event, of the newest row and step, where no event shows them."""
+    has_log = any(isinstance(event, Line) and event.source == "log" for event in stream)
+    line_s = None if has_log else known.get("since_last_line_s")
+    step_s = known.get("since_last_step_s", line_s)
+    span_s = stream[-1].time - stream[0].time
+    return replace(
+        context,
+        seen_line_s=None if line_s is None else line_s - span_s,
+        seen_step_s=None if step_s is None else step_s - span_s,
     )
 
 
@@ -184,7 +205,17 @@ def _samples(material: Material) -> Iterator[Sample]:
         yield from _polled(material.smi_csv, str(material.context.get("csv_columns") or ""))
     if material.smi_text is not None:
         answer = smi_text.parse(material.smi_text)
-        yield Sample(_poll_time(material), answer.gpus, gpu_problem=answer.problem, gpu_processes=answer.processes)
+        problem = answer.problem or _status(material.context) if not answer.gpus else answer.problem
+        yield Sample(_poll_time(material), answer.gpus, gpu_problem=problem, gpu_processes=answer.processes)
+    elif material.smi_csv is None and _status(material.context):
+        yield Sample(NOW, gpu_problem=_status(material.context))
+
+
+def _status(known: dict[str, Any]) -> str:
+    """What nvidia-smi's exit status alone says, where it printed nothing of use."""
+    if known.get("nvidia_smi_timeout"):
+        return smi.NO_ANSWER
+    return _STATUSES.get(known.get("nvidia_smi_rc", 0), "nvidia-smi failed") if known.get("nvidia_smi_rc") else ""
 
 
 def _poll_time(material: Material) -> float:

@@ -1,0 +1,119 @@
+"""Questions about a job that steps on and is not well: learning nothing, running out of something, too slow.
+
+Each answers with an opinion or None.
+"""
+
+from __future__ import annotations
+
+from opsctl.detect.context import Opinion
+from opsctl.detect.progress import Silence
+from opsctl.detect.state import State
+
+SLOW, SLOW_ROWS = 1.8, 3
+DATA_SHARE = 0.5
+IDLE_MEAN_PCT = 20.0
+FULL_DISK_PCT, FULL_DISK_MIB = 99.0, 256.0
+RESTART_ROWS, DISK_ROWS = 50, 200
+NEARLY_FULL = 0.95
+
+
+def learning(state: State, silence: Silence) -> Opinion | None:
+    """Nothing is learned: numbers that are none, or steps that are skipped."""
+    steps = state.progress.steps_done
+    batches = state.words.skipped("cuda_oom", steps)
+    if batches:
+        text = f"{batches} batches in a row ran out of GPU memory and were skipped"
+        return Opinion("degraded", "oom_skip_loop", 0.9, (text,))
+    overflows = state.words.underflowed(steps)
+    if overflows:
+        text = f"{overflows} steps in a row skipped for overflow, loss scale {state.words.scale}"
+        return Opinion("degraded", "loss_scale_underflow", 0.9, (text,))
+    broken = state.words.skipped("nan_loss", steps)
+    if broken:
+        text = f"{broken} steps in a row skipped for numbers that are not finite"
+        return Opinion("degraded", "nan_loss", 0.85, (text,))
+    return state.losses.opinion()
+
+
+def disk(state: State, silence: Silence) -> Opinion | None:
+    """The disk is full and the run goes on: what it saves is lost."""
+    said = [
+        hit
+        for hit in state.words.last.values()
+        if hit.cause == "disk_full" and hit.rows >= state.progress.num_rows - DISK_ROWS
+    ]
+    full = (state.context.disk_used_pct or 0.0) >= FULL_DISK_PCT
+    full = full or (state.disk_free_mib is not None and state.disk_free_mib < FULL_DISK_MIB)
+    if not said and not full:
+        return None
+    told = [hit.text for hit in said] + (["the disk is full"] if full else [])
+    return Opinion("degraded", "disk_full", 0.8, tuple(told))
+
+
+def memory_growth(state: State, silence: Silence) -> Opinion | None:
+    """GPU memory that rises after warm-up and does not come back."""
+    if not runs(state) or state.context.warmup_done is False or state.progress.phase not in ("", "train"):
+        return None
+    for gpu in state.gpus.gpus.values():
+        found = gpu.growth()
+        if found:
+            levels = f"from {found.from_mib / 1024:.1f} to {found.to_mib / 1024:.1f} GiB"
+            text = f"GPU {gpu.index}: memory rose {levels} in {found.span_s:.0f} s"
+            ahead = f"full in {found.full_in_s / 60:.0f} min at this pace" if found.full_in_s is not None else ""
+            return Opinion("degraded", "memory_growth", 0.8, tuple(filter(None, (text, ahead))))
+    return None
+
+
+def heat(state: State, silence: Silence) -> Opinion | None:
+    """GPUs that lower their clocks because they are hot."""
+    told = tuple(filter(None, (gpu.heat() for gpu in state.gpus.gpus.values())))
+    return Opinion("degraded", "thermal_throttle", 0.85, told) if told else None
+
+
+def pace(state: State, silence: Silence) -> Opinion | None:
+    """Slow steps, waiting for data, or GPUs that wait; only where steps come at all."""
+    progress = state.progress
+    if not runs(state) or silence.is_over or progress.phase not in ("", "train"):
+        return None
+    ratio = progress.slowdown()
+    slow = ratio is not None and ratio >= SLOW and (len(progress.step_times) >= SLOW_ROWS or not progress.step_times)
+    told = (
+        (f"a step takes {progress.step_s:.3g} s, {ratio:.1f} times what it should",) if slow and progress.step_s else ()
+    )
+    share = progress.data_share()
+    if share is not None and share >= DATA_SHARE:
+        return Opinion("degraded", "dataloader_bound", 0.85, (f"{share:.0%} of step time is waiting for data", *told))
+    foreign = state.gpus.foreigners()
+    if foreign and (slow or _nearly_full(state)):
+        text = ", ".join(f"pid {row.pid} ({row.name})" for row in foreign)
+        return Opinion("degraded", "foreign_process", 0.8, (f"also on the GPU: {text}", *told))
+    return _idle(state, ratio, told) or (Opinion("degraded", "throughput_drop", 0.75, told) if slow else None)
+
+
+def _nearly_full(state: State) -> bool:
+    return any(
+        gpu.total_mib and gpu.points and (gpu.points[-1].used or 0.0) >= NEARLY_FULL * gpu.total_mib
+        for gpu in state.gpus.gpus.values()
+    )
+
+
+def _idle(state: State, ratio: float | None, told: tuple[str, ...]) -> Opinion | None:
+    mean = state.gpus.utilization_pct()
+    if mean is None or mean > IDLE_MEAN_PCT or (state.progress.is_at_speed() and ratio is not None):
+        return None
+    cause = "dataloader_bound" if state.words.of_role("hint") and "few_workers_hint" in state.words.last else "gpu_idle"
+    return Opinion("degraded", cause, 0.7, (f"GPU utilisation is {mean:.0f} % on average", *told))
+
+
+def restarted(state: State, silence: Silence) -> Opinion | None:
+    """The launcher has restarted the workers, and that is not long ago."""
+    hit = state.words.last.get("restart_group")
+    if hit is None or state.progress.num_rows - hit.rows > RESTART_ROWS:
+        return None
+    verdict = "starting" if hit.rows == state.progress.num_rows else "degraded"
+    return Opinion(verdict, "elastic_restart", 0.7, (hit.text,), hit.advice)
+
+
+def runs(state: State) -> bool:
+    """Whether the job is past its start, as far as one can know."""
+    return state.progress.has_stepped or (state.progress.is_blind and bool(state.gpus.gpus))
