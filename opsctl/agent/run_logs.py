@@ -28,6 +28,8 @@ def tail_start(path: Path, num_rows: int) -> int:
 
 
 def _rows_back(file: Any, size: int, num_rows: int) -> int:
+    if num_rows == 0:
+        return size
     position = size
     missing = num_rows + 1  # the newline that ends the row before
     while position > 0:

@@ -142,5 +142,5 @@ def _with_code(workspace: Workspace, spec: RunSpec, notes: list[str]) -> tuple[R
 
     code = deploy(workspace)
     if code.is_dirty:
-        notes = [*notes, f"the code is {code.origin}: kept on the target as {code.name}"]
+        notes = [*notes, f"the code is no clean commit ({code.origin}); the run uses a copy, {code.name}"]
     return replace(spec, code=code.name, code_origin=code.origin), notes
