@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ Say = Callable[[str], None]
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 SETTINGS_LABEL = "opsctl.settings"
 _STOP_GRACE_S = 60
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what the classic builder puts around stderr
 _LOG_ROWS = 20
 
 
@@ -183,7 +185,7 @@ def build(client: DockerClient, folder: Path, settings: DockerConfig, *, env_nam
         if "error" in message:
             tail = "\n".join(rows[-_LOG_ROWS:])
             raise CommandFailed(f"the image did not build: {message['error'].strip()}\n{tail}", hint=_BUILD_HINT)
-        for row in str(message.get("stream", "")).splitlines():
+        for row in _COLOUR.sub("", str(message.get("stream", ""))).splitlines():
             if row.strip():
                 rows.append(row)
                 say(row)
