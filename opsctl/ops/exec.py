@@ -15,7 +15,6 @@ from opsctl.target.client import Message
 from opsctl.target.command import Argv
 from opsctl.target.target import refusal
 
-_READ_AHEAD = 16  # pieces of input that wait for the link
 _REACH_LIMIT_S = 15.0
 LOGIN_SHELL: Argv = ("sh", "-c", 'exec "${SHELL:-/bin/sh}" -l')
 
@@ -25,35 +24,30 @@ class CommandInput:
 
     def __init__(self, descriptor: int | None) -> None:
         self.descriptor = descriptor
-        self._waiting: queue.SimpleQueue[bytes | Message | None] = queue.SimpleQueue()  # its put is safe in a handler
-        self._room = threading.Semaphore(_READ_AHEAD)
+        self._signals: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # its put is safe in a handler
         self._is_open = threading.Event()
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the command; False if it does not run yet."""
+        """Send a signal to the command; False if it does not run yet, or no longer."""
         if self._is_open.is_set():
-            self._waiting.put({"type": "signal", "number": number})
+            self._signals.put({"type": "signal", "number": number})
         return self._is_open.is_set()
+
+    def data(self) -> Iterator[bytes]:
+        """The bytes, as they come."""
+        while self.descriptor is not None and (data := os.read(self.descriptor, CHUNK_BYTES)):
+            yield data
+
+    def signals(self) -> Iterator[Message]:
+        """The signals, as they come, until the command is over."""
+        self._is_open.set()
+        while (message := self._signals.get()) is not None:
+            yield message
 
     def close(self) -> None:
         """The command is over."""
         self._is_open.clear()
-        self._waiting.put(None)
-
-    def _read(self, descriptor: int) -> None:
-        while data := os.read(descriptor, CHUNK_BYTES):
-            self._room.acquire()
-            self._waiting.put(data)
-        self._waiting.put({"type": "end"})
-
-    def __iter__(self) -> Iterator[bytes | Message]:
-        if self.descriptor is not None:
-            threading.Thread(target=self._read, args=(self.descriptor,), name="stdin", daemon=True).start()
-        self._is_open.set()
-        while (piece := self._waiting.get()) is not None:
-            yield piece
-            if isinstance(piece, bytes):
-                self._room.release()
+        self._signals.put(None)
 
 
 def run(
@@ -71,7 +65,7 @@ def run(
     """
     given = inputs or CommandInput(None)
     request = {"argv": list(argv), "stdin": given.descriptor is not None, "timeout_s": timeout_s, "env": env}
-    stream = workspace.client.stream("exec", request, uploads=given)
+    stream = workspace.client.stream("exec", request, uploads=given.data(), controls=given.signals())
     try:
         for message in stream:
             if message["type"] == "record":

@@ -57,17 +57,23 @@ class AgentClient:
         raise ProtocolError(f"{verb} on {self.target.label} ended without a result")
 
     def stream(
-        self, verb: str, request: dict[str, Any] | None = None, *, uploads: Iterable[bytes | Message] = ()
+        self,
+        verb: str,
+        request: dict[str, Any] | None = None,
+        *,
+        uploads: Iterable[bytes | Message] = (),
+        controls: Iterable[Message] = (),
     ) -> Generator[Message, None, None]:
         """Progress, record and result messages as they come; closing the generator ends the call.
 
-        `uploads` is read by a thread of its own, as far as the agent keeps up: pieces of data, or messages to it.
+        `uploads` is read by a thread of its own, as far as the agent keeps up: pieces of data, and messages between
+        them. `controls`, read by another, are messages that need not wait for those.
         """
         channel = self.target.start(self._bootstrap_argv(verb))
         incoming, outgoing = Incoming(channel, self.target.label), Outgoing(channel)
         try:
             self._hand_over(channel, incoming)
-            outgoing.ask(self._head(request or {}), uploads)
+            outgoing.ask(self._head(request or {}), uploads, controls)
             yield from self._messages(incoming, outgoing)
         except OpsctlError as error:
             if outgoing.failure:

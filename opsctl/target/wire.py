@@ -75,10 +75,12 @@ class Outgoing:
         self._is_over = threading.Event()
         self.failure: BaseException | None = None  # of the uploads' source
 
-    def ask(self, head: Message, uploads: Iterable[bytes | Message]) -> None:
-        """Send the request; uploads and beats follow from threads of their own."""
+    def ask(self, head: Message, uploads: Iterable[bytes | Message], controls: Iterable[Message]) -> None:
+        """Send the request; beats, uploads and controls follow from threads of their own."""
         self._send(frame(head))
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        if controls != ():
+            threading.Thread(target=self._control, args=(controls,), name="control", daemon=True).start()
         if uploads == ():
             self._send(frame({"type": "end"}))
         else:
@@ -95,6 +97,10 @@ class Outgoing:
         except BaseException as error:  # noqa: BLE001 - told to the caller, whose thread this is not
             self.failure = error
             self._channel.close_input()
+
+    def _control(self, controls: Iterable[Message]) -> None:
+        for message in controls:
+            self._send(frame(message))
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
         for start in range(0, len(data), CHUNK_BYTES):
