@@ -41,4 +41,5 @@ def test_the_readme_names_the_two_commands() -> None:
 def test_no_page_holds_a_path_of_one_machine() -> None:
     for page in [Path("README.md"), *Path("docs").rglob("*.md")]:
         assert "/root/" not in page.read_text(), page
-        assert "/home/" not in page.read_text(), page
+        # the image's own user is the same on every machine
+        assert "/home/" not in page.read_text().replace("/home/opsctl/", ""), page
