@@ -109,7 +109,7 @@ def test_torch_at_its_recompile_limit_is_eager_fallback(
     (runs.project / "opsctl.yaml").write_text(json.dumps({**settings, "jobs": {"recompiles": one}}))
     run = opsctl("train", "start", "recompiles", "--json").ok().json()
     seen = watch("--fail-fast")
-    assert seen.ended(60) == 1
+    assert seen.ended(120) == 1
     verdict = seen.rows("verdict")[-1]
     assert (verdict["verdict"], verdict["cause"]) == ("eager_fallback", "recompile_limit")
     assert b"config.recompile_limit (8)" in runs.log(run)
