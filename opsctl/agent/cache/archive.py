@@ -118,27 +118,36 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
 
 @contextlib.contextmanager
 def _piped(argv: tuple[str, ...], **streams: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """A compressor for the length of the block; raises CommandFailed or DiskFull if it fails, or if we do by it."""
-    child = subprocess.Popen(argv, stderr=subprocess.PIPE, **streams)  # type: ignore[call-overload]  # streams are Popen's
-    broken: BrokenPipeError | tarfile.ReadError | None = None
+    """A compressor for the length of the block; raises CommandFailed or DiskFull if it fails, or we by it."""
+    child = subprocess.Popen(argv, stderr=subprocess.PIPE, **streams)  # type: ignore[call-overload]  # they are Popen's
+    broken: Exception | None = None
     try:
         yield child
     except (BrokenPipeError, tarfile.ReadError) as error:
         broken = error
     except BaseException:
         child.kill()
-        child.wait()
+        _close(child)
         raise
+    said = _close(child)
+    if child.returncode == 0 and broken is None:
+        return
+    if "No space left" in said:
+        raise DiskFull("no space left on the target while writing an archive", hint="free space there, then try again")
+    raise CommandFailed(f"{argv[0]} ended with status {child.returncode}: {said or broken}")
+
+
+def _close(child: subprocess.Popen[bytes]) -> str:
+    """Close our ends, wait for its end, and return what it said."""
     for stream in (child.stdin, child.stdout):
         if stream is not None:
             with contextlib.suppress(BrokenPipeError):  # it ended first; its status tells why
                 stream.close()
-    said = child.stderr.read().decode(errors="replace").strip() if child.stderr else ""
-    if child.wait() == 0 and broken is None:
-        return
-    if "No space left" in said or "ENOSPC" in said:
-        raise DiskFull("no space left on the target while writing an archive", hint="free space there, then try again")
-    raise CommandFailed(f"{argv[0]} ended with status {child.returncode}: {said or broken}")
+    assert child.stderr is not None
+    with child.stderr:
+        said: bytes = child.stderr.read()
+    child.wait()
+    return said.decode(errors="replace").strip()
 
 
 # --- reading back ------------------------------------------------------------------------------------
