@@ -12,19 +12,6 @@ from opsctl.ops.workspace import build_target
 from opsctl.target.client import AgentClient
 from opsctl.target.target import Target
 from tests.support.place import Place
-from tests.support.places import combinations
-
-
-@pytest.fixture(params=combinations())
-def combination(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The host and the container of this test."""
-    return request.param  # type: ignore[no-any-return]  # pytest's parameters have no type
-
-
-@pytest.fixture
-def place(combination: tuple[str, str], request: pytest.FixtureRequest) -> Place:
-    """Where the target's files and processes are."""
-    return request.getfixturevalue(f"{combination[1]}_place")  # type: ignore[no-any-return]  # found by name
 
 
 @pytest.fixture
@@ -32,12 +19,6 @@ def home(place: Place) -> Iterator[str]:
     """A home for opsctl inside, whose name needs quoting."""
     with place.folder() as folder:
         yield f"{folder}/a home"
-
-
-@pytest.fixture
-def host(combination: tuple[str, str], request: pytest.FixtureRequest) -> Any:
-    """The value of `host:` in opsctl.yaml."""
-    return request.getfixturevalue("sshd").settings if combination[0] == "ssh" else combination[0]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Fixtures: one container of each kind for the whole test run, started when the first test asks for it."""
+"""Fixtures: every host with every kind of container; each starts once a test run, when the first test asks for it."""
 
 from __future__ import annotations
 
@@ -60,3 +60,21 @@ def pct_place() -> Iterator[Place]:
     """An LXC container behind the stand-in `pct`."""
     with running_pct() as place:
         yield place
+
+
+@pytest.fixture(params=combinations())
+def combination(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The host and the container of this test."""
+    return request.param  # type: ignore[no-any-return]  # pytest's parameters have no type
+
+
+@pytest.fixture
+def place(combination: tuple[str, str], request: pytest.FixtureRequest) -> Place:
+    """Where the target's files and processes are."""
+    return request.getfixturevalue(f"{combination[1]}_place")  # type: ignore[no-any-return]  # found by name
+
+
+@pytest.fixture
+def host(combination: tuple[str, str], request: pytest.FixtureRequest) -> Any:
+    """The value of `host:` in opsctl.yaml."""
+    return request.getfixturevalue("sshd").settings if combination[0] == "ssh" else combination[0]
