@@ -119,7 +119,7 @@ def _learning(state: WatchState, frame: Frame) -> Text:
     phase = f"phase {_phase(state)}" if _phase(state) and found.step is not None else ""
     right = Text("  ".join(filter(None, (tokens, phase))))
     left = Text.assemble(("loss  ", LABEL), (significant(found.loss) if found.loss is not None else UNKNOWN, "bold"))
-    losses = [row.get("loss") for row in state.metrics]
+    losses = [row.get("loss") for row in state.metrics] or state.losses
     known = [loss if isinstance(loss, (int, float)) and abs(loss) < float("inf") else None for loss in losses]
     width = min(60, frame.width - left.cell_len - right.cell_len - 4)
     if sum(loss is not None for loss in known) > 1 and width >= 8:

@@ -60,6 +60,7 @@ class WatchState:
     samples: tuple[Sample, ...] = ()
     metrics: tuple[dict[str, Any], ...] = ()
     steps: tuple[tuple[float, int], ...] = ()  # (seen at, step), for a rate where nobody gives one
+    losses: tuple[float | None, ...] = ()  # one a step that a verdict named, for jobs without metrics
     rows: tuple[Row, ...] = ()
     reader: LineState = field(default_factory=LineState)
     exit: ExitRecord | None = None
@@ -122,10 +123,11 @@ def _verdict(state: WatchState, event: WatchEvent) -> WatchState:
 
 def _judged(state: WatchState, verdict: Verdict, time: float) -> WatchState:
     steps = state.steps
-    if verdict.step is not None and (not steps or steps[-1][1] != verdict.step):
-        backwards = bool(steps) and verdict.step < steps[-1][1]  # a restart from a checkpoint
-        steps = ((time, verdict.step),) if backwards else (*steps, (time, verdict.step))[-_RATE_POINTS:]
-    return replace(state, verdict=verdict, steps=steps)
+    if verdict.step is None or (steps and steps[-1][1] == verdict.step):
+        return replace(state, verdict=verdict)
+    backwards = bool(steps) and verdict.step < steps[-1][1]  # a restart from a checkpoint
+    steps = ((time, verdict.step),) if backwards else (*steps, (time, verdict.step))[-_RATE_POINTS:]
+    return replace(state, verdict=verdict, steps=steps, losses=(*state.losses, verdict.loss)[-HISTORY:])
 
 
 def _finding(state: WatchState, event: WatchEvent) -> WatchState:

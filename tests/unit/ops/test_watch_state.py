@@ -83,6 +83,12 @@ def test_a_step_that_goes_back_starts_the_rate_anew() -> None:
     assert state.steps == ((2.0, 5),)
 
 
+def test_losses_of_verdicts_are_kept_one_a_step() -> None:
+    verdicts = [{"verdict": "healthy", "step": step, "loss": loss} for step, loss in ((1, 4.0), (1, 4.0), (2, 3.0))]
+    state = _fold(*(WatchEvent(float(n), "verdict", one) for n, one in enumerate(verdicts)))
+    assert state.losses == (4.0, 3.0)
+
+
 def test_kinds_of_a_later_version_change_nothing() -> None:
     assert _fold(WatchEvent(1.0, "weather", {"is_fine": True})) == WatchState("here")
 
