@@ -1,29 +1,20 @@
-"""Every kind of target answers the agent's calls alike, and no ended client leaves a process behind."""
+"""Every kind of target answers the agent's calls alike."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from opsctl.agent.processes import pids, stat
-from opsctl.config import TargetConfig
 from opsctl.errors import Disconnected, MissingTool, UsageError
 from opsctl.target.client import AgentClient
 from opsctl.target.target import Target
 from tests.support.place import Place
-from tests.support.until import until
 
 
 def test_the_agent_is_pushed_once_and_answers(client: AgentClient, place: Place, home: str) -> None:
@@ -102,58 +93,3 @@ def test_an_agent_that_dies_is_a_lost_link(target: Target, place: Place, home: s
     place.outside(dying).chmod(0o755)
     with pytest.raises(Disconnected, match="worn out"):
         AgentClient(replace(target, python=dying), operator="a").call("probe")
-
-
-CALLER = """
-import sys
-from opsctl.config import TargetConfig
-from opsctl.ops.workspace import build_target
-from opsctl.target.client import AgentClient
-client = AgentClient(build_target("t", TargetConfig.model_validate_json(sys.argv[1])), operator="a")
-print("calling", flush=True)
-client.call("exec", {"argv": ["sh", "-c", 'sleep "$1" & exec sleep "$1"', "sh", sys.argv[2]]})
-"""
-
-
-def _left(home: str, nap: str, caller: int) -> list[bytes]:
-    """The command lines that this call left running: the agent in `home`, and the sleeps it holds."""
-    found = []
-    for pid in pids():
-        try:
-            words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        is_agent = len(words) > 1 and words[1].startswith(f"{home}/agent/".encode())
-        is_ours = is_agent or words[:2] == [b"sleep", nap.encode()]
-        if is_ours and pid != caller and (one := stat(pid)) and one.state != "Z":
-            found.append(b" ".join(words))
-    return found
-
-
-@pytest.fixture
-def nap() -> str:
-    """The seconds of a sleep that no other test run sleeps."""
-    return f"600.{secrets.randbelow(10**9):09d}"
-
-
-@pytest.fixture
-def caller(settings: TargetConfig, nap: str) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-c", CALLER, settings.model_dump_json(), nap]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    yield process
-    process.kill()
-    process.send_signal(signal.SIGCONT)
-    process.wait()
-    process.stdout.close()
-
-
-@pytest.mark.parametrize(("how", "within_s"), [(signal.SIGKILL, 5.0), (signal.SIGSTOP, 20.0)])
-def test_a_client_that_is_gone_or_frozen_leaves_no_process(
-    caller: subprocess.Popen[bytes], home: str, nap: str, how: signal.Signals, within_s: float
-) -> None:
-    """SIGKILL sends EOF; a stopped client sends nothing at all, and the agent has to notice that."""
-    until(lambda: len(_left(home, nap, caller.pid)) == 3, within_s=15)
-    os.kill(caller.pid, how)
-    until(lambda: not _left(home, nap, caller.pid), within_s=within_s)

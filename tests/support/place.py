@@ -53,5 +53,7 @@ class Place:
         """A folder inside with a hostile name, removed at the end."""
         path = f"/tmp/opsctl {secrets.token_hex(4)}, it's"
         self.outside(path).mkdir()
-        yield path
-        shutil.rmtree(self.outside(path), ignore_errors=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(self.outside(path), ignore_errors=True)
