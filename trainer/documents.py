@@ -34,46 +34,32 @@ class Document:
         return len(self.input_ids_S)
 
 
-@dataclass(frozen=True)
-class DocumentSet:
-    """Documents to train on, and prompts held out for measuring."""
-
-    documents: tuple[Document, ...]
-    prompts: tuple[Tensor, ...]
-
-
 def supervised(input_ids: Sequence[int] | Tensor, *, start: int = 0) -> Document:
-    """Return a document whose tokens from `start` on are supervised."""
+    """Return a document whose tokens from `start` on are supervised; none where `start` is its length."""
     ids_S = torch.as_tensor(input_ids, dtype=torch.int64)
     mask_S = torch.ones_like(ids_S)
     mask_S[:start] = 0
     return Document(ids_S, mask_S)
 
 
-def save_documents(path: Path, documents: DocumentSet) -> None:
-    """Write a set of documents atomically, as one safetensors file."""
+def save_documents(path: Path, documents: Sequence[Document]) -> None:
+    """Write documents atomically, as one safetensors file."""
     tensors = {
-        "input_ids": _join(document.input_ids_S for document in documents.documents),
-        "loss_mask": _join(document.loss_mask_S for document in documents.documents).to(torch.uint8),
-        "lengths": torch.tensor([len(document) for document in documents.documents], dtype=torch.int64),
-        "prompt_ids": _join(documents.prompts),
-        "prompt_lengths": torch.tensor([len(prompt) for prompt in documents.prompts], dtype=torch.int64),
+        "input_ids": _join(document.input_ids_S for document in documents),
+        "loss_mask": _join(document.loss_mask_S for document in documents).to(torch.uint8),
+        "lengths": torch.tensor([len(document) for document in documents], dtype=torch.int64),
     }
     write_atomically(path, save(tensors))
 
 
-def load_documents(path: Path) -> DocumentSet:
-    """Return the set that `save_documents` wrote."""
+def load_documents(path: Path) -> tuple[Document, ...]:
+    """Return the documents that `save_documents` wrote."""
     tensors = load_file(path)
-    ids = _split(tensors["input_ids"], tensors["lengths"])
-    masks = _split(tensors["loss_mask"].to(torch.int64), tensors["lengths"])
-    documents = tuple(Document(*pair) for pair in zip(ids, masks, strict=True))
-    return DocumentSet(documents, _split(tensors["prompt_ids"], tensors["prompt_lengths"]))
+    lengths = tensors["lengths"].tolist()
+    ids = torch.split(tensors["input_ids"], lengths)
+    masks = torch.split(tensors["loss_mask"].to(torch.int64), lengths)
+    return tuple(Document(*pair) for pair in zip(ids, masks, strict=True))
 
 
 def _join(parts: Iterable[Tensor]) -> Tensor:
     return torch.cat([torch.empty(0, dtype=torch.int64), *parts])
-
-
-def _split(joined: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(joined, lengths.tolist())

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ import transformers
 from torch import Tensor
 
 from trainer.byte_tokenizer import byte_tokenizer
-from trainer.corpus import CorpusConfig, answered, prompts_of, read_source, source_digest
+from trainer.corpus import CorpusConfig, Split, answered, prompts_of, read_source, source_digest
 from trainer.demo_verifier import DemoVerifierConfig, save_folder, train_demo_verifier
-from trainer.documents import Document, DocumentSet, load_documents, save_documents
+from trainer.documents import Document, load_documents, save_documents, supervised
 from trainer.errors import ConfigError
 from trainer.generate import greedy_responses
 from trainer.locks import exclusive
@@ -56,12 +58,17 @@ def prepare(
     corpus.data_dir.mkdir(parents=True, exist_ok=True)
     with exclusive(corpus.data_dir / "prepare.lock", talk):
         path, reused_verifier = _verifier_path(corpus, verifier, talk)
-        stored = corpus.data_dir / f"documents-{_documents_key(corpus, path)}.safetensors"
-        reused_documents = stored.is_file()
-        if not reused_documents:
-            save_documents(stored, _make_documents(corpus, verifier, path, device=device, dtype=dtype, talk=talk))
-    documents = load_documents(stored)
-    return Prepared(path, documents.documents, documents.prompts, reused_verifier, reused_documents)
+        work = _Work(corpus, verifier, path, device, dtype, talk)
+        prompts, _ = work.stored("prompts", work.prompts, *PROMPT_CHOICES)
+        choices = DOCUMENT_CHOICES if corpus.responses == "corpus" else (*DOCUMENT_CHOICES, *RESPONSE_CHOICES)
+        documents, reused_documents = work.stored("documents", work.documents, *choices)
+    return Prepared(path, documents, tuple(one.input_ids_S for one in prompts), reused_verifier, reused_documents)
+
+
+# Which of the corpus's keys decide what is in a file; the others only say how it is made, or belong to another file.
+DOCUMENT_CHOICES = ("source", "responses", "held_out_one_in")
+PROMPT_CHOICES = ("source", "held_out_one_in", "num_eval_prompts", "prompt_tokens", "seed")
+RESPONSE_CHOICES = ("num_prompts", "prompt_tokens", "response_tokens", "seed")
 
 
 def content_key(*parts: Any) -> str:
@@ -89,14 +96,6 @@ def _demo_key(demo: DemoVerifierConfig, text: CorpusConfig) -> str:
     return content_key(choices, text.held_out_one_in, source_digest(text))
 
 
-def _documents_key(corpus: CorpusConfig, verifier_path: str) -> str:
-    """Return the key of a corpus's documents; how many rows are generated at a time does not change them."""
-    choices = {
-        name: value for name, value in asdict(corpus).items() if name not in ("data_dir", "path", "generate_rows")
-    }
-    return content_key(choices, source_digest(corpus), _identity(verifier_path))
-
-
 def _identity(verifier_path: str) -> Any:
     """Return what tells one verifier from another: its config and, file by file, size and time; a hub name as it is."""
     folder = Path(verifier_path)
@@ -106,42 +105,68 @@ def _identity(verifier_path: str) -> Any:
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def _make_documents(
-    corpus: CorpusConfig,
-    config: VerifierConfig,
-    path: str,
-    *,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    talk: Talk,
-) -> DocumentSet:
-    local_only = not config.allow_download
-    split = read_source(corpus, _tokenizer(path, local_only=local_only))
-    is_text = corpus.source == "python"
-    held_out = prompts_of(
-        split.held_out,
-        num_prompts=corpus.num_eval_prompts,
-        prompt_tokens=corpus.prompt_tokens,
-        is_text=is_text,
-        seed=corpus.seed,
-    )
-    if corpus.responses == "corpus":
-        return DocumentSet(split.train, held_out)
-    prompts = prompts_of(
-        split.train,
-        num_prompts=corpus.num_prompts,
-        prompt_tokens=corpus.prompt_tokens,
-        is_text=is_text,
-        seed=corpus.seed + 1,
-    )
-    if not prompts or not held_out:
-        raise ConfigError(f"corpus.prompt_tokens: no prompt is at most {corpus.prompt_tokens} tokens long")
-    verifier = Verifier.load(path, (0,), device=device, dtype=dtype, allow_download=config.allow_download)
-    talk.say(f"the verifier answers {len(prompts)} prompts with up to {corpus.response_tokens} tokens each")
-    responses = greedy_responses(
-        verifier, prompts, max_new_tokens=corpus.response_tokens, rows=corpus.generate_rows, talk=talk
-    )
-    return DocumentSet(answered(prompts, responses), held_out)
+@dataclass(frozen=True)
+class _Work:
+    """One preparation whose verifier stands."""
+
+    corpus: CorpusConfig
+    verifier: VerifierConfig
+    path: str
+    device: torch.device | str
+    dtype: torch.dtype
+    talk: Talk
+
+    def stored(
+        self, kind: str, make: Callable[[], Sequence[Document]], *choices: str
+    ) -> tuple[tuple[Document, ...], bool]:
+        """Return the documents of a kind and whether they stood already; makes and keeps them where they do not."""
+        key = content_key({name: getattr(self.corpus, name) for name in choices}, self._digest, _identity(self.path))
+        path = self.corpus.data_dir / f"{kind}-{key}.safetensors"
+        reused = path.is_file()
+        if not reused:
+            save_documents(path, make())
+        return load_documents(path), reused
+
+    def prompts(self) -> list[Document]:
+        """Return held-out prompts, as documents without supervision."""
+        found = self._prompts_of(self._split.held_out, self.corpus.num_eval_prompts, seed=self.corpus.seed)
+        return [supervised(prompt, start=len(prompt)) for prompt in found]
+
+    def documents(self) -> Sequence[Document]:
+        """Return documents to train on; the verifier answers their prompts where the recipe says so."""
+        corpus = self.corpus
+        if corpus.responses == "corpus":
+            return self._split.train
+        prompts = self._prompts_of(self._split.train, corpus.num_prompts, seed=corpus.seed + 1)
+        self.talk.say(f"the verifier answers {len(prompts)} prompts with up to {corpus.response_tokens} tokens each")
+        verifier = Verifier.load(
+            self.path, (0,), device=self.device, dtype=self.dtype, allow_download=self.verifier.allow_download
+        )
+        responses = greedy_responses(
+            verifier, prompts, max_new_tokens=corpus.response_tokens, rows=corpus.generate_rows, talk=self.talk
+        )
+        return answered(prompts, responses)
+
+    @cached_property
+    def _digest(self) -> str:
+        return source_digest(self.corpus)
+
+    @cached_property
+    def _split(self) -> Split:
+        return read_source(self.corpus, _tokenizer(self.path, local_only=not self.verifier.allow_download))
+
+    def _prompts_of(self, documents: Sequence[Document], num_prompts: int, *, seed: int) -> tuple[Tensor, ...]:
+        prompt_tokens = self.corpus.prompt_tokens
+        prompts = prompts_of(
+            documents,
+            num_prompts=num_prompts,
+            prompt_tokens=prompt_tokens,
+            is_text=self.corpus.source == "python",
+            seed=seed,
+        )
+        if not prompts:
+            raise ConfigError(f"corpus.prompt_tokens: no prompt is at most {prompt_tokens} tokens long")
+        return prompts
 
 
 def _tokenizer(path: str, *, local_only: bool) -> Any:

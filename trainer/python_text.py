@@ -9,7 +9,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-MIN_SOURCE_CHARS = 500
+MIN_MODULE_CHARS = 500
+MAX_CHARS = 450_000
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,15 @@ def _topics() -> tuple[Text, ...]:
 
 
 def _docstrings(stdlib: Path) -> tuple[Text, ...]:
-    texts = (Text(path.stem, _docstrings_of(path)) for path in sorted(stdlib.glob("*.py")))
-    return tuple(text for text in texts if len(text.text) >= MIN_SOURCE_CHARS)
+    """Return the docstrings of modules, in order of name, until there are as many characters as the reference has."""
+    texts: list[Text] = []
+    for path in sorted(stdlib.glob("*.py")):
+        text = Text(path.stem, _docstrings_of(path))
+        if len(text.text) >= MIN_MODULE_CHARS:
+            texts.append(text)
+        if sum(len(text.text) for text in texts) >= MAX_CHARS:
+            break
+    return tuple(texts)
 
 
 def _docstrings_of(path: Path) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from trainer.batch import ROW_PADDING, Batch
 from trainer.corpus import CorpusConfig, answered, first_supervised, prompts_of, read_source, source_digest
 from trainer.data import DataConfig, PackedRows
-from trainer.documents import Document, DocumentSet, load_documents, save_documents, supervised
+from trainer.documents import Document, load_documents, save_documents, supervised
 from trainer.errors import ConfigError
 from trainer.jsonl import conversation, read_jsonl
 from trainer.packing import plan_rows
@@ -175,14 +175,13 @@ def test_shapes_that_make_no_sense_are_refused_by_name(choices: dict[str, int]) 
 
 
 def test_documents_come_back_as_saved(tmp_path: Path) -> None:
-    made = DocumentSet(tuple(documents()), (torch.tensor([4, 5]), torch.tensor([6])))
+    made = documents()
     path = tmp_path / "new" / "documents.safetensors"
     path.parent.mkdir()
     save_documents(path, made)
     back = load_documents(path)
-    assert [one.input_ids_S.tolist() for one in back.documents] == [one.input_ids_S.tolist() for one in made.documents]
-    assert [one.loss_mask_S.tolist() for one in back.documents] == [one.loss_mask_S.tolist() for one in made.documents]
-    assert [prompt.tolist() for prompt in back.prompts] == [[4, 5], [6]]
+    assert [one.input_ids_S.tolist() for one in back] == [one.input_ids_S.tolist() for one in made]
+    assert [one.loss_mask_S.tolist() for one in back] == [one.loss_mask_S.tolist() for one in made]
     assert list(path.parent.iterdir()) == [path]
 
 
