@@ -190,7 +190,7 @@ def test_a_lost_agent_is_unknown_and_nothing_is_lost(
     (agent,) = _watching_agents(runs.home)
     lost = time.time()
     os.kill(agent, how)
-    assert seen.wait_for("link", is_up=False)["time"] - lost < 7.0  # 5 s of silence, and a busy machine
+    assert seen.wait_for("link", is_up=False)["time"] - lost < 9.0  # 5 s of silence, and a busy machine
     assert seen.ended(40) == 0, seen.rows("status")[-1]
     assert [row["is_up"] for row in seen.rows("link")] == [False, True]
     assert "crashed" not in {row["verdict"] for row in seen.rows("verdict")}
