@@ -5,8 +5,10 @@ As they come, Fabric accepts any host key and paramiko waits up to an hour.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -139,18 +141,32 @@ def open_hop(hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
     try:
         connection.open()
     except (paramiko.SSHException, EOFError, OSError) as error:
-        _abandon(connection)
+        hang_up(connection)
         raise _explain(error, hop, known, identities) from None
     except BaseException:
-        _abandon(connection)
+        hang_up(connection)
         raise
     finally:
         overdue.cancel()
     return connection
 
 
-def _abandon(connection: fabric.Connection) -> None:
+def hang_up(connection: fabric.Connection) -> None:
+    """End a connection at once, in whatever state it is."""
     transport = connection.client.get_transport()
-    if transport is not None:
-        transport.packetizer.complete_handshake()  # else its timer keeps this process from ending
+    if transport is None:
+        return
+    transport.packetizer.complete_handshake()  # else its timer keeps this process from ending
     connection.client.close()
+    if isinstance(transport.sock, paramiko.ProxyCommand):
+        transport.join(1.0)  # it reads from the command's pipes
+        _reap(transport.sock.process)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a ProxyCommand that paramiko has asked to end, and free its pipes."""
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it ignores that: nothing of ours hangs on it
+        process.wait(1.0)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

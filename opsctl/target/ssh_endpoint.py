@@ -122,8 +122,11 @@ def known_name(host: str, port: int) -> str:
 
 def resolve(settings: SshSettings) -> Endpoint:
     """Where these settings lead; raises ConfigError where ssh_config is broken, MissingTool without OpenSSH."""
-    if settings.ssh_config is not None and not Path(settings.ssh_config).expanduser().is_file():
-        raise ConfigError(f"there is no file {settings.ssh_config}", hint="correct `ssh_config:` of the target's host")
+    # `ssh -G` leaves a key that is not there out, and we would go on with another one
+    for name in ("ssh_config", "key_file"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).expanduser().is_file():
+            raise ConfigError(f"there is no file {path}", hint=f"correct `{name}:` of the target's host")
     argv = ("ssh", *base_options(settings), "-G", "-T", "--", settings.destination)
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_LIMIT_S)

@@ -16,13 +16,13 @@ import paramiko
 
 from opsctl.errors import Disconnected, Unreachable
 from opsctl.target.ssh_channel import SshChannel
-from opsctl.target.ssh_connect import open_hop
+from opsctl.target.ssh_connect import hang_up, open_hop
 from opsctl.target.ssh_endpoint import Hop
 from opsctl.target.ssh_transport import ReportingTransport
 
-SILENCE_LIMIT_S = 5.0
+SILENCE_LIMIT_S = 4.5  # below the 5 s after which a call gives its agent up: the link is blamed first
 _ASK_AFTER_S = 2.0
-_WATCH_PERIOD_S = 0.5
+_WATCH_PERIOD_S = 0.25
 
 
 @dataclass
@@ -115,7 +115,7 @@ class SshLink:
         """End the connection at once, whatever state it is in; every wait on it ends."""
         self._is_over.set()
         for connection in self.connections:  # the first hop first: the others' farewells would wait for it
-            connection.client.close()
+            hang_up(connection)
 
 
 @dataclass
@@ -134,7 +134,7 @@ class SilenceWatch:
         last = max(heard, self.since)
         if now - last > SILENCE_LIMIT_S:
             return "lost"
-        if now - last > _ASK_AFTER_S and self.asked_at < last:
+        if now - last > _ASK_AFTER_S and self.asked_at <= last:
             self.asked_at = now
             return "ask"
         return ""
@@ -148,6 +148,6 @@ def open_link(hops: tuple[Hop, ...]) -> SshLink:
             opened.append(open_hop(hop, opened[-1] if opened else None))
     except BaseException:
         for connection in opened:
-            connection.client.close()
+            hang_up(connection)
         raise
     return SshLink(hops, tuple(opened))
