@@ -83,8 +83,8 @@ class SshChannel:
             raise TimedOut(f"no output for {timeout_s:g} s") from None
 
     def error_tail(self) -> str:
-        """The last part of its stderr; waits a moment for the stream's end if the process is over."""
-        if self._channel.exit_status_ready():
+        """The last part of its stderr; waits a moment for the stream's end if its output is over."""
+        if self._channel.eof_received or self._channel.exit_status_ready():
             self._drain.join(timeout=1.0)
         return b"".join(self._errors).decode(errors="replace")
 
