@@ -49,7 +49,7 @@ class Snapshot:
     key: dict[str, str]
     num_files: int
     size_mib: float
-    archive: str
+    path: str  # of its archive
     archive_mib: float
     fits: bool  # the active environment on this machine
     warmed: dict[str, Any] = field(default_factory=dict)

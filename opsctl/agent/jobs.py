@@ -19,6 +19,8 @@ from opsctl.agent.main import as_opsctl_error
 RESULT = "result.json"
 ERROR = "error.json"
 METRICS = "metrics.jsonl"
+# a verb that looks whether a lock is free holds it for a moment; a job must not give up by that
+LOCK_WAIT_S = 3.0
 
 
 class Progress:

@@ -150,7 +150,7 @@ def test_what_does_not_fit_or_is_damaged_changes_nothing(caches: Caches) -> None
     saved = caches.snapshot()["snapshot"]
     shutil.rmtree(caches.folder())
     record = caches.snapshots / f"{saved['snapshot_id']}.json"
-    good, archive = record.read_text(), Path(saved["archive"])
+    good, archive = record.read_text(), Path(saved["path"])
     record.write_text(good.replace('"cpu_isa": "', '"cpu_isa": "other '))
     for words in ((), (saved["snapshot_id"],)):
         other = caches.restore(*words)

@@ -115,6 +115,10 @@ def test_what_is_drift_and_what_is_none(envs: Envs) -> None:
     assert [one["kind"] for one in envs.verify("--full")] == ["edited"]
     (envs.active / "bin/python").unlink()
     assert "python" in {one["kind"] for one in envs.verify()}, "an interpreter that is gone"
+    (envs.active / "manifest.json").write_text("{")
+    assert [one["path"] for one in envs.verify()] == ["manifest.json"]
+    assert "tiny" in envs.opsctl("env", "list").ok().out
+    assert envs.rebuild()["outcome"]["is_new"], "whatever was done to it"
 
 
 def _poison(uv_cache: Path) -> None:

@@ -15,6 +15,7 @@ from opsctl.agent.env.layout import active, find
 from opsctl.agent.files import write_record
 from opsctl.agent.home import Home
 from opsctl.cache_records import Warmed
+from opsctl.errors import CheckFailed, TimedOut
 from opsctl.records import from_json
 
 # files of ours at the top of a live cache; they are no part of its content
@@ -54,9 +55,12 @@ def key_for(home: Home, *, env: str = "", uses_env: bool = True) -> CacheKey:
 
 
 def current_key(home: Home) -> CacheKey | None:
-    """The key of the active environment, None where none is active."""
+    """The key of the active environment, None where none is active or it does not answer."""
     paths = active(home)
-    return key_of(paths) if paths else None
+    try:
+        return key_of(paths) if paths else None
+    except (CheckFailed, TimedOut):  # a broken environment has no key; `env verify` says what is wrong with it
+        return None
 
 
 def ensure_live(home: Home, key: CacheKey) -> LivePaths:

@@ -80,7 +80,7 @@ def warm(live: LivePaths, job: str, argv: tuple[str, ...], progress: jobs.Progre
     folder = Path.cwd()
     key = CacheKey({name: str(value) for name, value in read_json(live.key).items()})
     home = Home.at(str(live.root.parents[2]))
-    with held(cache_lock(home, key), operator=operator, why=f"cache prewarm of {job}"):
+    with held(cache_lock(home, key), operator=operator, why=f"cache prewarm of {job}", wait_s=jobs.LOCK_WAIT_S):
         before = listing(live.root)
         progress.phase("prewarm", " ".join(argv))
         seconds = _run(argv)

@@ -45,7 +45,7 @@ def restore(call: Call) -> Any:
             f"snapshot {record.snapshot_id} does not fit:\n" + "\n".join(wrong),
             hint="a cache only helps where all of this is equal; prewarm here instead",
         )
-    with held(cache_lock(home, key), operator=call.operator, why=f"restore of {record.snapshot_id}"):
+    with held(cache_lock(home, key), operator=call.operator, why=f"restore of {record.snapshot_id}", wait_s=1.0):
         live = live_of(home, key)
         files = listing(live.root)
         if files and content_digest(dict(digests(live.root, sorted(files)))) == content_digest(record.files):

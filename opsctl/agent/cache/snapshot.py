@@ -164,7 +164,7 @@ def take(home: Home, key_digest: str, progress: jobs.Progress, *, operator: str)
     started = time.monotonic()
     live = LivePaths(home.live_caches / key_digest)
     fields = {name: str(value) for name, value in read_json(live.key).items()}
-    with held(cache_lock(home, CacheKey(fields)), operator=operator, why="cache snapshot"):
+    with held(cache_lock(home, CacheKey(fields)), operator=operator, why="cache snapshot", wait_s=jobs.LOCK_WAIT_S):
         for leftover in home.snapshots.glob(".*"):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         _ensure_room(home, listing(live.root))

@@ -49,7 +49,7 @@ def summary(home: Home, record: SnapshotRecord, current: CacheKey | None) -> Sna
         key=record.key,
         num_files=record.num_files,
         size_mib=record.size_mib,
-        archive=str(archive or ""),
+        path=str(archive or ""),
         archive_mib=round(archive.stat().st_size / 2**20, 2) if archive else 0.0,
         fits=current is not None and current.fields == record.key,
         warmed=record.warmed,

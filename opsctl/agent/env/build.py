@@ -179,7 +179,7 @@ def _build_fresh(home: Home, request: EnvRequest, wanted: Wanted, progress: jobs
 
 def build(home: Home, request: EnvRequest, progress: jobs.Progress, *, operator: str) -> EnvOutcome:
     """Leave an environment for this lock standing and active; raises what went wrong, the old one still active."""
-    with held(home.locks / LOCK_NAME, operator=operator, why=f"env rebuild of {request.name}"):
+    with held(home.locks / LOCK_NAME, operator=operator, why=f"env rebuild of {request.name}", wait_s=jobs.LOCK_WAIT_S):
         wanted = understand(request)
         ready, drifted = use_standing(home, wanted)
         if ready is not None:

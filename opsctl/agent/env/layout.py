@@ -62,8 +62,10 @@ class EnvPaths:
 
 
 def read_env(root: Path) -> EnvRecord | None:
-    """What the environment at `root` was built from, or None where no build was completed."""
-    return read_record(EnvRecord, root / "env.json")
+    """What the environment at `root` was built from, or None where no build was completed or it cannot be read."""
+    with contextlib.suppress(ValueError, TypeError):  # somebody edited it: as good as none
+        return read_record(EnvRecord, root / "env.json")
+    return None
 
 
 def standing(home: Home) -> Iterator[tuple[EnvPaths, EnvRecord]]:
@@ -81,7 +83,7 @@ def standing(home: Home) -> Iterator[tuple[EnvPaths, EnvRecord]]:
 def unfinished(home: Home) -> Iterator[Path]:
     """What killed builds left; only the holder of the environments' lock may ask."""
     for root in sorted(home.envs.iterdir()):
-        if not root.is_symlink() and root.is_dir() and read_env(root) is None:
+        if not root.is_symlink() and root.is_dir() and not (root / "env.json").exists():
             yield root
 
 

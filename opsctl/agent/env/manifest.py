@@ -116,6 +116,14 @@ def _entry(size: int, mtime_ns: int, mark: str) -> Entry:
     return Entry(size, mtime_ns, mark)
 
 
+def read_totals(path: Path) -> tuple[int, int]:
+    """Number of files and their bytes as the manifest in the file says, zeros where it cannot be read."""
+    try:
+        return totals(read(path))
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0, 0
+
+
 def totals(manifest: Manifest) -> tuple[int, int]:
     """Number of files and their bytes."""
     everything = [one for files in manifest.values() for one in files.values()]

@@ -40,6 +40,10 @@ def ask(python: Path, *, distributions: tuple[str, ...] = (), torch: bool) -> An
             timeout=_LIMIT_S,
             check=False,
         )
+    except OSError as error:
+        raise CheckFailed(
+            f"{python} does not start: {error.strerror}", hint="`opsctl env rebuild` builds the environment anew"
+        ) from None
     except subprocess.TimeoutExpired:
         raise TimedOut(
             f"the imports of {python} did not end within {_LIMIT_S:g} s", hint="a driver may be stuck: try nvidia-smi"

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 from opsctl.agent.env.layout import standing
-from opsctl.agent.env.manifest import read, totals
+from opsctl.agent.env.manifest import read_totals
 from opsctl.agent.home import Home
 from opsctl.errors import DiskFull
 from opsctl.lockfile import Pin, normalised
@@ -42,7 +42,7 @@ def from_wheels(pins: tuple[Pin, ...], folders: tuple[Path, ...]) -> int:
 def from_last_build(home: Home, name: str) -> int:
     """The bytes of the newest environment of this set, 0 if none stands."""
     of_set = [paths for paths, record in standing(home) if record.name == name]
-    return totals(read(of_set[-1].manifest))[1] if of_set else 0
+    return read_totals(of_set[-1].manifest)[1] if of_set else 0
 
 
 def ensure_room(home: Home, needed_bytes: int) -> None:

@@ -8,8 +8,7 @@ import platform
 from typing import Any
 
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
-from opsctl.agent.env.manifest import read as read_manifest
-from opsctl.agent.env.manifest import totals
+from opsctl.agent.env.manifest import read_totals
 from opsctl.agent.env.plan import LOCK_NAME, understand, use_standing
 from opsctl.agent.env.verify import check, resolve
 from opsctl.agent.files import write_atomic
@@ -47,7 +46,7 @@ def _users(home: Home) -> dict[str, list[str]]:
 
 
 def _entry(paths: EnvPaths, record: EnvRecord, now: EnvPaths | None, users: dict[str, list[str]]) -> EnvEntry:
-    num_files, num_bytes = totals(read_manifest(paths.manifest))
+    num_files, num_bytes = read_totals(paths.manifest)
     return EnvEntry(
         env_id=paths.env_id,
         path=str(paths.root),

@@ -17,6 +17,7 @@ from opsctl.agent.env.wheels import Distribution, read_distribution
 from opsctl.agent.hashing import digests
 from opsctl.agent.session import Call
 from opsctl.env_records import Drift, EnvCheck
+from opsctl.records import EnvRecord
 
 # variables that make a job import, or load, something else than the environment holds
 _STEERING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "LD_PRELOAD", "LD_LIBRARY_PATH")
@@ -39,10 +40,15 @@ def _foreign(
     return tuple(read_distribution(paths.root, paths.root / info) for info in sorted(infos))
 
 
-def _python_drift(paths: EnvPaths) -> tuple[Drift, ...]:
+def _site_packages(manifest: Manifest) -> str:
+    """The folder, relative to the environment, that distributions were installed into."""
+    marker = "/site-packages/"
+    paths = (path for files in manifest.values() for path in files if marker in path)
+    return next((path.partition(marker)[0] + marker[:-1] for path in paths), "lib/site-packages")
+
+
+def _python_drift(paths: EnvPaths, built_for: EnvRecord) -> tuple[Drift, ...]:
     """Whether the interpreter still starts and is the version that the environment was built for."""
-    built_for = read_env(paths.root)
-    assert built_for is not None, "a standing environment has a record"
     argv = (str(paths.python), "-I", "-S", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_PYTHON_LIMIT_S, check=False)
@@ -68,10 +74,17 @@ def steering_notes(environment: dict[str, str]) -> tuple[str, ...]:
 def check(paths: EnvPaths, *, full: bool) -> EnvCheck:
     """Compare the environment with its manifest; `full` hashes every file, on all cores."""
     started = time.monotonic()
-    manifest = read_manifest(paths.manifest)
+    record = read_env(paths.root)
+    try:
+        manifest = read_manifest(paths.manifest)
+    except (OSError, ValueError, KeyError, TypeError):
+        manifest = {}
+    if record is None or not manifest:
+        lost = Drift("missing", "", paths.manifest.name, "what was built cannot be read any more")
+        return EnvCheck(paths.env_id, "full" if full else "quick", 0, 0.0, (lost,))
     now: Listing = listing(paths.root)
     compared = drift.compare(manifest, now)
-    site_packages = paths.site_packages().relative_to(paths.root).as_posix()
+    site_packages = _site_packages(manifest)
     edited = drift.really_edited(manifest, compared, lambda asked: dict(digests(paths.root, asked)), full=full)
     foreign = _foreign(paths, site_packages, manifest, compared.added) if compared.added else ()
     found = drift.findings(manifest, compared, edited, foreign, site_packages)
@@ -80,7 +93,7 @@ def check(paths: EnvPaths, *, full: bool) -> EnvCheck:
         mode="full" if full else "quick",
         num_files=sum(len(files) for files in manifest.values()),
         seconds=round(time.monotonic() - started, 3),
-        drifts=_python_drift(paths) + found,
+        drifts=_python_drift(paths, record) + found,
         notes=steering_notes(dict(os.environ)),
     )
 
