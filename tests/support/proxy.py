@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -26,7 +27,7 @@ class LinkProxy:
         self._lock = threading.Lock()
         self._flows = threading.Event()  # off: nothing is read any more, so that the sender's buffers fill up
         self._flows.set()
-        self._swallows = threading.Event()
+        self._swallowed_links = 0  # of the first so many links nothing passes
         self._is_over = threading.Event()
         self.delay_s = 0.0
         self.cut_after_bytes: int | None = None  # from the server; then the link is cut, once
@@ -45,9 +46,12 @@ class LinkProxy:
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 link.shutdown(socket.SHUT_RDWR)
 
-    def swallow(self) -> None:
-        """Take all bytes and pass none on: a host that acknowledges and does not answer."""
-        self._swallows.set()
+    def swallow(self, *, new_links_too: bool = True) -> None:
+        """Take all bytes and pass none on: a host that acknowledges and does not answer.
+
+        Without `new_links_too` as a firewall does that has forgotten the links of now.
+        """
+        self._swallowed_links = sys.maxsize if new_links_too else self.num_links
 
     def freeze(self) -> None:
         """Take no bytes any more: a host that is gone."""
@@ -55,7 +59,7 @@ class LinkProxy:
 
     def heal(self) -> None:
         """Pass bytes on again; what was swallowed stays lost."""
-        self._swallows.clear()
+        self._swallowed_links = 0
         self._flows.set()
 
     def close(self) -> None:
@@ -84,8 +88,8 @@ class LinkProxy:
         with self._lock:
             self._open |= {client, server}
         pumps = [
-            threading.Thread(target=self._pump, args=(client, server, False), daemon=True),
-            threading.Thread(target=self._pump, args=(server, client, True), daemon=True),
+            threading.Thread(target=self._pump, args=(client, server, self.num_links, False), daemon=True),
+            threading.Thread(target=self._pump, args=(server, client, self.num_links, True), daemon=True),
         ]
         for pump in pumps:
             pump.start()
@@ -99,13 +103,13 @@ class LinkProxy:
         for link in links:
             link.close()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, is_from_server: bool) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, number: int, is_from_server: bool) -> None:
         source.settimeout(_TICK_S)
         with contextlib.suppress(OSError):  # cut, or closed by either side: this half is over
             while data := self._take(source):
                 if self.delay_s:
                     self._is_over.wait(self.delay_s)
-                if not self._swallows.is_set():
+                if number > self._swallowed_links:
                     sink.sendall(data)
                 if is_from_server:
                     self._count(len(data))
