@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 
@@ -13,6 +14,19 @@ from opsctl.target.container import Container, ContainerState
 from opsctl.target.host import Channel, Host
 
 STATE_LIMIT_S = 10.0
+
+
+# what the terminal descriptions of a small system hold
+_KNOWN_TERMINALS = re.compile(r"ansi|dumb|linux|rxvt|vt100|vt220|(screen|tmux|xterm)(-256color)?")
+
+
+def portable_terminal(name: str) -> str:
+    """The terminal's type for a container, which may never have heard of a newer one.
+
+    >>> portable_terminal("screen"), portable_terminal("xterm-ghostty")
+    ('screen', 'xterm-256color')
+    """
+    return name if _KNOWN_TERMINALS.fullmatch(name) else "xterm-256color"
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,7 @@ class Target:
 
     def interactive_argv(self, argv: Argv) -> Argv:
         """The local argv that runs `argv` inside the target on the caller's terminal."""
-        terminal = os.environ.get("TERM") or "xterm"
+        terminal = portable_terminal(os.environ.get("TERM", ""))
         inside = self.container.wrap_interactive(argv, terminal=terminal)
         return self.host.interactive_argv((*self.become, *inside))
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import Ended
+from tests.conftest import COMMAND, Ended
 from tests.support.place import USER, Place
 from tests.support.places import combinations
 from tests.support.runs import processes_with
+from tests.support.terminal import Terminal
 from tests.support.until import until
 from tests.support.wheels import build_wheel
 
@@ -82,3 +83,18 @@ def test_a_run_in_its_environment_leaves_log_and_exit_record(opsctl: Opsctl, pla
     assert opsctl("train", "status", "nap", "--json").ok().json()["state"] == "over"
     assert processes_with(f"OPSCTL_RUN_ID={record['run_id']}") == []
     assert place.outside(home).stat().st_uid != 0
+
+
+@pytest.mark.usefixtures("configured")
+def test_a_person_can_sit_at_the_run(opsctl: Opsctl, project: Path, tmp_path: Path) -> None:
+    opsctl("train", "start", "--name", "sit", "--", "sh", "-c", "echo hello-inside; exec sleep 600").ok()
+    argv = (str(COMMAND), "train", "attach", "sit")
+    terminal = Terminal(argv, folder=project, socket=tmp_path / "t", width=100, height=30, TERM="xterm-ghostty")
+    try:
+        terminal.wait_for("hello-inside")
+        terminal.press("C-b")
+        terminal.press("d")
+        terminal.wait_for("status=0")
+    finally:
+        terminal.close()
+        opsctl("train", "stop", "sit").ok()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import doctest
+from types import ModuleType
 
 import pytest
 
 from opsctl.config import ContainerConfig
 from opsctl.errors import ContainerMissing, MissingTool, Unreachable
 from opsctl.ops.workspace import build_container
-from opsctl.target import container
+from opsctl.target import container, target
 from opsctl.target.container import ENTER, Container, ContainerState, Docker, Lxc, NoContainer, Pct
 from opsctl.target.host import LocalHost
 from opsctl.target.target import Target, refusal
@@ -18,8 +19,9 @@ HOSTILE = ("printf", "%s", "a b", "it's", "$(id)", "-x", "")
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(container).failed == 0
+@pytest.mark.parametrize("module", [container, target])
+def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize(
@@ -50,8 +52,8 @@ def test_a_terminal_inside_knows_its_type(wrapper: Container) -> None:
 
 
 def test_become_goes_before_the_container() -> None:
-    target = Target("t", LocalHost(), Pct(200), become=("sudo", "-n"))
-    assert target.interactive_argv(("top",))[:4] == ("sudo", "-n", "pct", "exec")
+    sudoer = Target("t", LocalHost(), Pct(200), become=("sudo", "-n"))
+    assert sudoer.interactive_argv(("top",))[:4] == ("sudo", "-n", "pct", "exec")
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_states_are_told_apart(wrapper: Container, code: int | None, output: str
     ],
 )
 def test_a_refusal_says_what_is_and_what_to_do(kind: str, error: type[Exception], said: str, hint: str) -> None:
-    target = Target("t", LocalHost(), Lxc("c"), become=("sudo",))
-    found = refusal(ContainerState(kind, "words" if kind == "unknown" else ""), target)
+    sudoer = Target("t", LocalHost(), Lxc("c"), become=("sudo",))
+    found = refusal(ContainerState(kind, "words" if kind == "unknown" else ""), sudoer)
     assert isinstance(found, error)
     assert said in str(found)
     assert hint in found.hint  # type: ignore[union-attr]  # isinstance said that it is one of ours
