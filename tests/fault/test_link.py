@@ -16,8 +16,8 @@ from opsctl.ops.workspace import build_target
 from opsctl.target.client import AgentClient
 from tests.support.left import agents, sleeping, unique_nap
 from tests.support.place import Place
-from tests.support.proxy import LinkProxy, link_proxy
-from tests.support.sshd import Sshd, running_sshd, start_sshd, write_client_config
+from tests.support.proxy import LinkProxy
+from tests.support.sshd import Sshd, start_sshd
 from tests.support.until import until
 
 pytestmark = pytest.mark.ssh
@@ -26,28 +26,14 @@ NOTICED_WITHIN_S = 6.0
 SILENT_AGENT_ENDS_WITHIN_S = 18.0  # 15 s after the last byte, and the time to notice and to end its children
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """A server of these tests alone: its client files lead through the proxy."""
-    with running_sshd(tmp_path_factory.mktemp("far")) as running:
-        yield running
-
-
-@pytest.fixture
-def proxy(server: Sshd) -> Iterator[LinkProxy]:
-    with link_proxy(server.port) as running:
-        write_client_config(server.folder, running.port)
-        yield running
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> str:
     return str(tmp_path / "far home")
 
 
 @pytest.fixture
-def client(server: Sshd, proxy: LinkProxy, home: str) -> Iterator[AgentClient]:
-    settings = {"host": {**server.settings, "connect_timeout_s": 2.0}, "home": home, "python": sys.executable}
+def client(far_sshd: Sshd, proxy: LinkProxy, home: str) -> Iterator[AgentClient]:
+    settings = {"host": {**far_sshd.settings, "connect_timeout_s": 2.0}, "home": home, "python": sys.executable}
     target = build_target("t", TargetConfig.model_validate(settings))
     yield AgentClient(target, operator="ana@desk")
     target.host.close()  # type: ignore[attr-defined]  # an SshHost
@@ -162,11 +148,11 @@ def test_an_sshd_that_restarts_costs_one_call(tmp_path: Path, home: str, nap: st
 
 @pytest.mark.docker
 def test_a_silent_link_is_not_blamed_on_the_container(
-    docker_place: Place, server: Sshd, proxy: LinkProxy, nap: str
+    docker_place: Place, far_sshd: Sshd, proxy: LinkProxy, nap: str
 ) -> None:
     """Nobody is asked about the container while the host itself is out of reach."""
     with docker_place.folder() as folder:
-        host = {**server.settings, "connect_timeout_s": 2.0}
+        host = {**far_sshd.settings, "connect_timeout_s": 2.0}
         settings = TargetConfig.model_validate(docker_place.settings(host=host, home=f"{folder}/home"))
         client = AgentClient(build_target("t", settings), operator="a")
         with _call(client, nap) as stream:

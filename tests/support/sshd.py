@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.proxy import LinkProxy, link_proxy
 from tests.support.until import until
 
 SSHD = Path("/usr/sbin/sshd")
@@ -172,3 +173,18 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     """One server for the whole test run."""
     with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def far_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """A second server, whose client files `proxy` changes."""
+    with running_sshd(tmp_path_factory.mktemp("far-sshd")) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(far_sshd: Sshd) -> Iterator[LinkProxy]:
+    """The way to `far_sshd`: its host `box` is reached through this proxy."""
+    with link_proxy(far_sshd.port) as running:
+        write_client_config(far_sshd.folder, running.port)
+        yield running
