@@ -32,7 +32,7 @@ def name() -> Iterator[str]:
     name = f"opsctl-tests-{secrets.token_hex(4)}"
     yield name
     volumes = ("docker", "volume", "rm", "-f", f"{name}-home", f"{name}-cache")
-    for argv in (("docker", "rm", "-f", name), volumes, ("docker", "image", "rm", "-f", "--no-prune", name)):
+    for argv in (("docker", "rm", "-f", name), volumes, ("docker", "image", "rm", "-f", name)):
         subprocess.run(argv, capture_output=True, timeout=60)
 
 
