@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -119,17 +120,18 @@ def notes(container: DockerModel, settings: DockerConfig) -> tuple[str, ...]:
     if label != create_arguments(str(container.name), settings)["labels"][SETTINGS_LABEL]:
         made = "by other settings" if label else "by other means"
         found.append(f"it was made {made} than `docker:` names now; `opsctl container down`, then `up`, makes it anew")
-    if container.attrs["Image"] != _image_id(container, settings):
+    assert container.client is not None, "a container that a client found knows it"
+    if _image_id(container.client, settings.image) not in ("", container.attrs["Image"]):
         found.append(f"image {settings.image} is not the one that it was made from; `down`, then `up`, takes it")
     return tuple(found)
 
 
-def _image_id(container: DockerModel, settings: DockerConfig) -> str:
-    assert container.client is not None, "a container that a client found knows it"
+def _image_id(client: DockerClient, name: str) -> str:
+    """The id of the image of this name, "" where there is none."""
     try:
-        return str(container.client.images.get(settings.image).id)
+        return str(client.images.get(name).id)
     except docker.errors.ImageNotFound:
-        return str(container.attrs["Image"])
+        return ""
 
 
 def facts(container: DockerModel) -> dict[str, str]:
@@ -170,6 +172,7 @@ def build(client: DockerClient, folder: Path, settings: DockerConfig, *, env_nam
     """Build the image from the project's Dockerfile, row by row to `say`; returns its id."""
     if not (folder / settings.dockerfile).is_file():
         raise ConfigError(f"no {settings.dockerfile} in {folder}", hint="`docker.dockerfile` names it")
+    before = _image_id(client, settings.image)
     rows: list[str] = []
     stream = client.api.build(
         path=str(folder),
@@ -189,7 +192,11 @@ def build(client: DockerClient, folder: Path, settings: DockerConfig, *, env_nam
             if row.strip():
                 rows.append(row)
                 say(row)
-    return str(client.images.get(settings.image).id)
+    after = _image_id(client, settings.image)
+    if before not in ("", after):
+        with contextlib.suppress(docker.errors.APIError):  # a container still runs it
+            client.images.remove(before, noprune=True)
+    return after
 
 
 _BUILD_HINT = "the rows above name the step; the finished steps are kept, so that the next build starts there"
