@@ -20,6 +20,8 @@ VERBS: dict[str, str] = {
     "probe": "opsctl.agent.probe:probe",
     "doctor": "opsctl.agent.doctor:facts",
     "exec": "opsctl.agent.exec:run",
+    "put": "opsctl.agent.transfer:put",
+    "get": "opsctl.agent.transfer:get",
     "run-start": "opsctl.agent.run_start:start",
     "run-list": "opsctl.agent.run_queries:list_runs",
     "run-status": "opsctl.agent.run_queries:show_status",

@@ -194,19 +194,23 @@ def _launch(home: Home, spec: RunSpec, run_id: str, uuids: tuple[str, ...], secr
 def _await_job(paths: RunPaths) -> RunRecord:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
+        is_coming = _is_coming(paths)  # asked first: a quick job's recorder names it, ends it, and leaves
         record = read_record(RunRecord, paths.record)
         if paths.error.exists():
             refused = json.loads(paths.error.read_text())
             raise error_named(refused["kind"], refused["message"], hint=refused["hint"])
         if record is not None and record.job is not None:
             return record
-        if record is not None and not _is_coming(record):
+        if not is_coming:
             raise CommandFailed("the run's recorder ended before the job began", hint=_look(paths))
         time.sleep(0.02)
     raise TimedOut(f"the run's recorder did not start the job within {START_LIMIT_S:g} s", hint=_look(paths))
 
 
-def _is_coming(record: RunRecord) -> bool:
+def _is_coming(paths: RunPaths) -> bool:
+    record = read_record(RunRecord, paths.record)
+    if record is None:
+        return False
     return is_alive(record.recorder) if record.recorder else tmux.is_serving(record.socket)
 
 

@@ -47,6 +47,9 @@ def _ask_recorder(call: Call, paths: RunPaths, recorder: ProcessIdentity, asked:
     call.session.progress(f"asked {found.run.run_id} to stop; it may take {grace_s:g} s")
     deadline = time.monotonic() + grace_s + SLACK_S
     while status_of(paths).state not in ENDED:
+        if not is_alive(recorder) and not paths.exit.exists():
+            _end_ourselves(call.home, paths, asked, found)
+            return
         if time.monotonic() >= deadline:
             raise CommandFailed(
                 f"run {found.run.run_id} has not ended {SLACK_S:g} s after its time was up",

@@ -41,8 +41,10 @@ def descendants(of: int, stats: Iterable[Stat], *, without: Collection[int] = ()
     return tuple(found)
 
 
-def members_of(run_id: str, *, reaper: int | None = None, helpers: Collection[int] = ()) -> tuple[Stat, ...]:
-    """Every living process of a run: those that carry its id, and those below `reaper` that dropped it.
+def members_of(
+    run_id: str, *, reaper: int | None = None, holder: int | None = None, helpers: Collection[int] = ()
+) -> tuple[Stat, ...]:
+    """Every living process of a run: those that carry its id, and those below `reaper` and `holder` that dropped it.
 
     `helpers` are children of the reaper that are no part of the run; nor is a run that this run started.
     """
@@ -51,6 +53,8 @@ def members_of(run_id: str, *, reaper: int | None = None, helpers: Collection[in
     if reaper is not None:
         apart = {*helpers, *(one.pid for one in stats.values() if one.parent == reaper and _is_recorder(one.pid))}
         found |= {one.pid: one for one in descendants(reaper, stats.values(), without=apart)}
+    if holder is not None:
+        found |= {one.pid: one for one in descendants(holder, stats.values())}
     return tuple(one for one in found.values() if one.state not in "ZX" and one.pid != os.getpid())
 
 

@@ -65,7 +65,7 @@ def test_exit_record(runs: Runs, ending: str) -> None:
     assert (attempt["exit_code"], attempt["signal"]) == (code, number)
     assert record["verdict"]["verdict"] == verdict
     assert record["log_bytes"] == len(runs.log(run))
-    until(lambda: is_gone(runs.recorder_pid(run)))
+    until(lambda: not runs.machinery(run))
     assert runs.members(run) == []
 
 
@@ -119,6 +119,19 @@ def test_stop_kills_what_does_not_listen(runs: Runs, opsctl: Callable[..., Any])
     (attempt,) = runs.read(run, "exit.json")["attempts"]
     assert attempt["signal"] == signal.SIGKILL
     assert runs.members(run) == []
+
+
+def test_a_shell_that_dies_early_does_not_cost_the_checkpoint(runs: Runs, opsctl: Callable[..., Any]) -> None:
+    """What the shell was waiting for has the whole time that was granted, not that of a mere leftover."""
+    saver = "trap 'sleep 1.5; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
+    settings = json.loads((runs.project / "opsctl.yaml").read_text())
+    command = ["sh", "-c", 'sh -c "$1"; true', "sh", saver]
+    settings["jobs"] = {"job": {"command": command, "env": False, "code": False, "stop_grace_s": 0.5}}
+    (runs.project / "opsctl.yaml").write_text(json.dumps(settings))
+    run = opsctl("train", "start", "--json").ok().json()
+    until(lambda: b"ready" in runs.log(run))
+    opsctl("train", "stop", "--grace", "20").ok()
+    assert b"saved" in runs.log(run)
 
 
 def test_stop_wakes_a_stopped_job(runs: Runs, opsctl: Callable[..., Any]) -> None:

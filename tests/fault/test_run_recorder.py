@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.agent.recorder.output import log_behind
+from opsctl.agent.recorder.findings import log_behind
 from tests.conftest import COMMAND
 from tests.support.runs import Runs, is_gone, processes_with
 from tests.support.until import until
@@ -48,6 +48,7 @@ def test_dead_recorder_and_no_job(runs: Runs, opsctl: Callable[..., Any]) -> Non
     run = runs.start("sleep", "600", name="one")
     _kill_recorder(runs, run)
     until(lambda: is_gone(runs.job_pid(run)))  # its terminal hung up
+    until(lambda: not runs.machinery(run))
     status = opsctl("train", "status", "--json").ok().json()
     assert (status["state"], status["verdict"]["verdict"]) == ("lost", "unknown")
     assert opsctl("train", "wait").code == 4
@@ -64,6 +65,16 @@ def test_restarted_machine_is_told_from_a_dead_recorder(runs: Runs, opsctl: Call
     status = opsctl("train", "status", "--json").ok().json()
     assert status["state"] == "lost"
     assert "restarted" in status["message"]
+
+
+def test_dead_holder_of_the_terminal_costs_no_exit_record(runs: Runs) -> None:
+    run = runs.start("sh", "-c", "trap '' HUP; echo up; until [ -e go ]; do sleep 0.05; done; exit 7")
+    until(lambda: runs.log(run) == b"up\n")
+    children = Path(f"/proc/{runs.recorder_pid(run)}/task/{runs.recorder_pid(run)}/children").read_text().split()
+    (holder,) = (int(pid) for pid in children if os.getsid(int(pid)) == int(pid) == os.getsid(runs.job_pid(run)))
+    os.kill(holder, signal.SIGKILL)
+    (runs.folder(run) / "go").touch()
+    assert runs.ended(run)["attempts"][0]["exit_code"] == 7
 
 
 def test_pane_killed_and_the_run_goes_on(runs: Runs, opsctl: Callable[..., Any]) -> None:

@@ -90,6 +90,10 @@ class Runs:
         """The run's living processes."""
         return processes_with(f"OPSCTL_RUN_ID={run['run_id']}")
 
+    def machinery(self, run: dict[str, Any]) -> list[int]:
+        """What opsctl itself runs for this run: tmux server, recorder, the recorder's children."""
+        return processes_with(f"OPSCTL_RECORDER={run['run_id']}")
+
     def end_all(self) -> None:
         """Kill whatever the test's runs left."""
         for path in self.home.glob("runs/*/run.json"):

@@ -63,7 +63,11 @@ class Detection:
         state = self._lines.get(source, lines.LineState(offset=start))
         if state.offset + len(state.pending) != start:  # some bytes in between were lost
             state = lines.LineState(offset=start)
-        self._lines[source], rows = lines.split(state, data, now)
+        try:
+            self._lines[source], rows = lines.split(state, data, now)
+        except Exception as error:  # noqa: BLE001 - as in `event`
+            self._break(error)
+            return
         for row in rows:
             self.event(row if source == "log" else replace(row, source=source))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import time
 from collections.abc import Callable
 
+from opsctl.agent.recorder.holder import Job, read_status
 from opsctl.agent.recorder.loop import READ, Loop
-from opsctl.agent.recorder.spawn import Job
 from opsctl.agent.signals import Ending, Members
 
-LEFTOVER_GRACE_S = 5.0  # for what the job leaves behind when it ends by itself
 LAST_WORDS_S = 0.5  # how long the news of the job's end waits for output of what it left behind
 GIVE_UP_S = 30.0  # after this long under SIGKILL a process sits in the kernel, and nobody can end it
 _STEP_S = 0.05
@@ -48,6 +48,7 @@ class RunningJob:
         job: Job,
         members: Members,
         *,
+        leftover_grace_s: float,
         on_output: Callable[[bytes], None],
         on_exit: Callable[[int], None],
         on_gone: Callable[[], None],
@@ -55,6 +56,7 @@ class RunningJob:
         self._loop = loop
         self._job = job
         self._members = members
+        self._leftover_grace_s = leftover_grace_s
         self._on_output = on_output
         self._on_exit = on_exit
         self._on_gone = on_gone
@@ -64,11 +66,17 @@ class RunningJob:
         self._is_told = False
         self._is_terminal_open = True
         loop.watch(job.terminal_fd, READ, self._read)
+        loop.watch(job.status_fd, READ, self._hear)
 
     @property
     def pid(self) -> int:
         """The first process."""
         return self._job.process.pid
+
+    @property
+    def holder_pid(self) -> int:
+        """The process that holds the terminal's session; no part of the run."""
+        return self._job.holder_pid
 
     @property
     def is_running(self) -> bool:
@@ -119,14 +127,23 @@ class RunningJob:
         self._step_s = _STEP_S
         self._step()
 
+    def _hear(self, events: int) -> None:
+        """The holder tells the status; one that was killed leaves the job to us, to be reaped."""
+        self._loop.forget(self._job.status_fd)
+        status = read_status(self._job.status_fd)
+        if status is not None:
+            self.exited(status)
+
     def exited(self, status: int) -> None:
-        """The first process was reaped, with this wait status."""
+        """The first process ended with this wait status; only the first news of it counts."""
+        if self._status is not None:
+            return
         self._status = status
-        self._job.process.returncode = os.waitstatus_to_exitcode(status)
         self._loop.watch(self._job.terminal_fd, READ, self._read)
         self._loop.later(LAST_WORDS_S, self._tell)
         self._read()
-        self.end(LEFTOVER_GRACE_S)
+        if self._ending is None:  # it ended by itself; who asked it to end has said how long the rest may take
+            self.end(self._leftover_grace_s)
 
     def _tell(self) -> None:
         if not self._is_told and self._status is not None:
@@ -149,7 +166,10 @@ class RunningJob:
         while self._is_terminal_open and time.monotonic() < limit:
             select.select([self._job.terminal_fd], [], [], LAST_WORDS_S)
             self._read()
-        self._loop.forget(self._job.terminal_fd)
         self._tell()
-        os.close(self._job.terminal_fd)
+        for descriptor in (self._job.terminal_fd, self._job.status_fd):
+            self._loop.forget(descriptor)
+            os.close(descriptor)
+        with contextlib.suppress(ProcessLookupError):  # somebody killed the holder before
+            os.kill(self._job.holder_pid, signal.SIGKILL)
         self._on_gone()

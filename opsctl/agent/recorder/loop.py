@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import itertools
 import os
 import selectors
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from types import FrameType
 
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
-Action = Callable[[], None]
+Action = Callable[[], object]
+MAX_FAULTS = 100
 
 
 def _woken(signum: int, frame: FrameType | None) -> None:
@@ -22,9 +25,14 @@ def _woken(signum: int, frame: FrameType | None) -> None:
 
 
 class Loop:
-    """Calls what is registered when its time or data comes; `stop` ends `run`."""
+    """Calls what is registered when its time or data comes; `stop` ends `run`.
 
-    def __init__(self) -> None:
+    An action that raises is told to `complain` and costs nothing else, until MAX_FAULTS have piled up.
+    """
+
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        self._complain = complain
+        self._num_faults = 0
         self._selector = selectors.DefaultSelector()
         self._times: list[tuple[float, int, Action]] = []
         self._numbers = itertools.count()
@@ -78,10 +86,20 @@ class Loop:
         while self._is_running:
             for key, events in self._selector.select(self._patience()):
                 if key.fd in self._selector.get_map():  # an earlier action of this round may have dropped it
-                    key.data(events)
+                    self.guard(functools.partial(key.data, events))
             self._run_due()
             for action in self._after:
-                action()
+                self.guard(action)
+
+    def guard(self, action: Action) -> None:
+        """Call `action`; a bug in one part must not cost the run its log and its exit record."""
+        try:
+            action()
+        except Exception as error:
+            self._num_faults += 1
+            self._complain("".join(traceback.format_exception(error)))
+            if self._num_faults >= MAX_FAULTS:
+                raise
 
     def _patience(self) -> float | None:
         return max(0.0, self._times[0][0] - time.monotonic()) if self._times else None
@@ -89,11 +107,11 @@ class Loop:
     def _run_due(self) -> None:
         now = time.monotonic()
         while self._times and self._times[0][0] <= now:
-            heapq.heappop(self._times)[2]()
+            self.guard(heapq.heappop(self._times)[2])
 
     def _dispatch_signals(self, descriptor: int) -> None:
         with contextlib.suppress(BlockingIOError):  # read by an earlier wake-up
             for number in dict.fromkeys(os.read(descriptor, 4096)):
                 action = self._on_signal.get(number)
                 if action:
-                    action()
+                    self.guard(action)

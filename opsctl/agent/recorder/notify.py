@@ -55,13 +55,13 @@ class Notifier:
         if self._child is not None or not self._waiting:
             return
         data = json.dumps(self._waiting.popleft()).encode()
-        child = subprocess.Popen(
-            self._argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        nowhere = subprocess.DEVNULL
+        try:
+            child = subprocess.Popen(
+                self._argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+            )
+        except OSError:  # no memory for a process: the next message may have better luck
+            return
         self._child = child
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it failed at once; its exit is all there is to know

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from opsctl.agent.home import RunPaths
 from opsctl.agent.recorder.detection import Detection
+from opsctl.agent.recorder.findings import log_behind
 from opsctl.agent.recorder.log import Log
 from opsctl.agent.recorder.metrics import MetricsTail
 from opsctl.agent.recorder.pane import Pane
 from opsctl.agent.recorder.redraws import Redraws
-from opsctl.records import Finding
 
 
 class Output:
@@ -55,14 +55,3 @@ class Output:
         """Try again to write what waits for space."""
         self.log.retry()
         self._was_behind = self.log.is_behind
-
-
-def log_behind(now: float) -> Finding:
-    """The finding for a log that cannot be written."""
-    return Finding(
-        time=now,
-        cause="disk_full",
-        severity="error",
-        summary="the run's log cannot be written, since its disk is full; the job goes on",
-        advice="free space there: what memory still holds of the log is then written",
-    )

@@ -12,9 +12,11 @@ from pathlib import Path
 from opsctl.agent.files import read_record, write_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.leases import release
-from opsctl.agent.processes import Stat, identity
+from opsctl.agent.processes import Stat
 from opsctl.agent.recorder.detection import Detection, context_of
 from opsctl.agent.recorder.exit_record import ExitFile
+from opsctl.agent.recorder.findings import unkillable
+from opsctl.agent.recorder.holder import start_job
 from opsctl.agent.recorder.job import RunningJob
 from opsctl.agent.recorder.kernel import kernel_rows, oom_kills, open_kernel_log
 from opsctl.agent.recorder.loop import READ, Loop
@@ -24,13 +26,14 @@ from opsctl.agent.recorder.output import Output
 from opsctl.agent.recorder.pane import Pane
 from opsctl.agent.recorder.restarts import restarts
 from opsctl.agent.recorder.sampler import Sampler
-from opsctl.agent.recorder.spawn import environment, start_job
+from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
-from opsctl.records import Attempt, End, ExitRecord, Finding, RunRecord, Sample, StopRequest, Verdict, to_json
+from opsctl.records import Attempt, End, ExitRecord, ProcessIdentity, RunRecord, Sample, StopRequest, Verdict, to_json
 
 POLL_PERIOD_S = 0.25
 TICK_PERIOD_S = 1.0
+LEFTOVER_GRACE_S = 5.0  # for what a job leaves behind when it ends by itself
 LAST_NEWS_S = 10.0  # how long the end waits for notifications that are on their way
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126  # what a shell says of a program that it cannot start
 
@@ -38,18 +41,6 @@ EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126  # what a shell says of a program
 def now_s() -> float:
     """Now, as the files hold it, so that live and replayed detection see equal times."""
     return round(time.time(), 3)
-
-
-def unkillable(now: float, pids: tuple[int, ...]) -> Finding:
-    """The finding for processes that outlive SIGKILL."""
-    named = ", ".join(map(str, pids))
-    return Finding(
-        time=now,
-        cause="driver_hang",
-        severity="error",
-        summary=f"processes that nobody can end, since they wait inside the kernel: {named}",
-        advice="their GPUs stay in use until the machine restarts",
-    )
 
 
 class Recorder:
@@ -69,7 +60,8 @@ class Recorder:
         self._spec = record.spec
         self._secrets = secrets
         self._exit_file = ExitFile(paths.exit)
-        self._loop = Loop()
+        self._complain = complain
+        self._loop = Loop(complain)
         self._notifier = Notifier(self._loop, record.spec.notify, (*agent_argv, "job", "notify"))
         self._detection = Detection(paths, on_change=self._tell, complain=complain)
         self._output = Output(paths, Pane(self._loop, self._type), self._detection)
@@ -123,19 +115,22 @@ class Recorder:
             self._loop,
             job,
             self._members,
+            leftover_grace_s=min(LEFTOVER_GRACE_S, self._spec.stop_grace_s),
             on_output=lambda data: self._output.add(data, now_s()),
             on_exit=self._exited,
             on_gone=self._gone,
         )
         self._sampler.job_pid = job.process.pid
-        return self._name_job(self._job)
+        return self._name_job(self._job, job.process)
 
-    def _name_job(self, job: RunningJob) -> OSError | None:
-        """Write down which process is the job; a job that cannot be named is ended, since nobody could find it."""
-        self._record = replace(self._record, job=identity(job.pid))
+    def _name_job(self, job: RunningJob, process: ProcessIdentity) -> OSError | None:
+        """Write down which process is the job; one that cannot be named at all is ended: nobody could find it."""
+        self._record = replace(self._record, job=process)
         try:
             write_record(self._paths.record, self._record)
         except OSError as error:
+            if self._attempts:
+                return None  # started again on a full disk: the recorder, which is named, answers for it
             job.end(0.0)
             return error
         return None
@@ -162,7 +157,8 @@ class Recorder:
 
     def _members(self) -> tuple[Stat, ...]:
         helpers = {pid for pid in (self._sampler.smi.pid, self._notifier.pid) if pid is not None}
-        return members_of(self._record.run_id, reaper=os.getpid(), helpers=helpers)
+        holder = self._job.holder_pid if self._job is not None else None
+        return members_of(self._record.run_id, reaper=os.getpid(), holder=holder, helpers=helpers)
 
     def _type(self, keys: bytes) -> None:
         if self._job is not None:
@@ -272,13 +268,17 @@ class Recorder:
         if self._is_over:
             return
         self._is_over = True
-        self._sampler.smi.end()
-        self._output.release(now_s())
-        self._output.log.close()
-        self._telemetry.close()
-        self._detection.close()
-        Path(self._record.socket).unlink(missing_ok=True)  # tmux leaves it behind when its server ends
-        release(Home(self._paths.folder.parents[1]), self._record.run_id)
+        home = Home(self._paths.folder.parents[1])
+        for step in (
+            self._sampler.smi.end,
+            lambda: self._output.release(now_s()),
+            self._output.log.close,
+            self._telemetry.close,
+            self._detection.close,
+            lambda: Path(self._record.socket).unlink(missing_ok=True),  # a tmux server leaves it behind
+            lambda: release(home, self._record.run_id),
+        ):
+            self._loop.guard(step)  # whatever fails here, the record comes
         self._exit_file.write(
             ExitRecord(self._record.run_id, tuple(self._attempts), self._detection.verdict, self._output.log.size)
         )

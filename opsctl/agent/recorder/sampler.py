@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from opsctl.agent.recorder.findings import disk_low
 from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.members import Members
 from opsctl.agent.recorder.smi import SmiLoop
@@ -23,17 +24,6 @@ def disk_free_mib(folder: Path) -> float | None:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize / 2**20
-
-
-def disk_low(now: float, free_mib: float) -> Finding:
-    """The finding for a disk that will be full soon."""
-    return Finding(
-        time=now,
-        cause="disk_low",
-        severity="warning",
-        summary=f"{free_mib:.0f} MiB are left on the disk that holds the run",
-        advice="free space there before the next checkpoint; `opsctl train list` shows what old runs hold",
-    )
 
 
 class Sampler:

@@ -54,6 +54,27 @@ def _take_terminal() -> None:
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 
 
+def _start(argv: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], int]:
+    """The child, and our end of its terminal: on a pipe its rows could wait in a buffer."""
+    ours, theirs = os.openpty()
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    os.set_blocking(ours, False)
+    return process, ours
+
+
 class SmiLoop:
     """Hands every answer to `on_gpus`, and a sentence where there is none."""
 
@@ -93,30 +114,16 @@ class SmiLoop:
             self.problem = "no nvidia-smi on this target"
             self._again()
             return
-        ours, theirs = os.openpty()
-        argv = smi_argv(self._columns, self._gpus, self._period_s)
         try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=theirs,
-                start_new_session=True,
-                preexec_fn=_take_terminal,
-            )
+            self._process, self._terminal_fd = _start(smi_argv(self._columns, self._gpus, self._period_s))
         except OSError as error:
             self.problem = f"nvidia-smi cannot be started: {error.strerror}"
-            os.close(ours)
             self._again()
             return
-        finally:
-            os.close(theirs)
-        os.set_blocking(ours, False)
-        self._terminal_fd = ours
         self._text = b""
         self._has_answered = False
         self._deadline = time.monotonic() + max(FIRST_ANSWER_S, 5 * self._period_s)
-        self._loop.watch(ours, READ, self._read)
+        self._loop.watch(self._terminal_fd, READ, self._read)
 
     def _read(self, events: int) -> None:
         data = b""
