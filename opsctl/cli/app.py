@@ -20,6 +20,7 @@ from opsctl.cli.container import container
 from opsctl.cli.doctor import doctor
 from opsctl.cli.env import env
 from opsctl.cli.exec import WORDS, exec_, shell
+from opsctl.cli.files import get, put
 from opsctl.cli.init import init
 from opsctl.cli.options import noun
 from opsctl.cli.status import status
@@ -38,6 +39,8 @@ app = noun("opsctl", "Environments, training runs and compile caches on GPU host
 app.command()(init)
 app.command("exec", context_settings=WORDS)(exec_)
 app.command(context_settings=WORDS)(shell)
+app.command()(put)
+app.command()(get)
 app.command()(watch)
 app.command()(status)
 app.command()(doctor)

@@ -47,7 +47,7 @@ def _libtmux_folder() -> Path:
 
 def _members() -> Iterator[tuple[str, Path]]:
     records = sorted(path.name for path in _ROOT.glob("*records.py"))
-    shared = (*records, "lockfile.py", "sources.py", "frames.py")
+    shared = (*records, "lockfile.py", "sources.py", "frames.py", "transfer.py")
     for name in ("__init__.py", "errors.py", *shared):
         yield f"opsctl/{name}", _ROOT / name
     for folder, prefix in ((_ROOT / "agent", "opsctl/agent"), (_ROOT / "detect", "opsctl/detect")):

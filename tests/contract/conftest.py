@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opsctl.config import TargetConfig
-from opsctl.ops.workspace import build_target
+from opsctl.config import TargetConfig, parse
+from opsctl.ops.workspace import Workspace, build_target
 from opsctl.target.client import AgentClient
 from opsctl.target.target import Target
 from tests.support.place import Place
@@ -35,3 +36,8 @@ def target(settings: TargetConfig) -> Target:
 @pytest.fixture
 def client(target: Target) -> AgentClient:
     return AgentClient(target, operator="ana@desk")
+
+
+@pytest.fixture
+def workspace(target: Target, tmp_path: Path) -> Workspace:
+    return Workspace(parse("default_target: t\ntargets: {t: {}}\n", tmp_path / "opsctl.yaml"), tmp_path, target)

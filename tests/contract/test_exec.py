@@ -9,20 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.config import parse
 from opsctl.ops.exec import CommandInput, run
 from opsctl.ops.workspace import Workspace
 from opsctl.records import Outcome
-from opsctl.target.target import Target
 from tests.support.left import agents, sleeping, unique_nap
 from tests.support.until import until
 
 SIZE_BYTES = 50_000_000
-
-
-@pytest.fixture
-def workspace(target: Target, tmp_path: Path) -> Workspace:
-    return Workspace(parse("default_target: t\ntargets: {t: {}}\n", tmp_path / "opsctl.yaml"), tmp_path, target)
 
 
 class Output:
