@@ -6,12 +6,13 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 
-from opsctl.errors import Disconnected, MissingTool, OpsctlError, ProtocolError, TimedOut
+from opsctl.errors import CommandFailed, Disconnected, MissingTool, OpsctlError, ProtocolError, TimedOut
 from opsctl.frames import BEAT, CHUNK_BYTES, WINDOW_BYTES, Frame, FrameReader, frame
 from opsctl.target.host import Channel
 
 BEAT_PERIOD_S = 1.0
 SILENCE_LIMIT_S = 5.0
+_STRAY_LIMIT_BYTES = 4096
 
 Message = Frame
 
@@ -23,18 +24,22 @@ class Incoming:
         self._channel = channel
         self._label = label
         self._pending = b""
+        self._stray = b""  # rows that were none of ours: docker says on stdout why it starts nothing
 
     def row(self, limit_s: float) -> bytes:
-        """The next row without its newline."""
-        while b"\n" not in self._pending:
-            self._pending += self._read(limit_s)
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
+        """The next row of ours, without its newline."""
+        while True:
+            while b"\n" not in self._pending:
+                self._pending += self._read(limit_s)
+            line, _, self._pending = self._pending.partition(b"\n")
+            if line.startswith(b"opsctl-"):
+                return line
+            self._stray = (self._stray + line + b"\n")[-_STRAY_LIMIT_BYTES:]
 
     def messages(self) -> Iterator[Message]:
         """The messages that follow the rows."""
         frames = FrameReader()
-        data = self._pending
+        data, self._pending = self._pending, b""
         try:
             while True:
                 yield from frames.feed(data)
@@ -57,10 +62,14 @@ class Incoming:
         outcome = self._channel.outcome(1.0)
         if outcome.kind == "link_lost":
             return Disconnected(f"the link to {self._label} is lost", hint="the run there goes on; try again")
-        errors = self._channel.error_tail().strip()
+        stray = (self._stray + self._pending[:_STRAY_LIMIT_BYTES]).decode(errors="replace")
+        errors = (stray + self._channel.error_tail()).strip()
         said = "\n".join(errors.splitlines()[-10:]) or f"nothing on stderr; outcome: {outcome}"
         if outcome.code == 69:
             return MissingTool(said, hint="set `python:` of the target to a newer Python there")
+        if outcome.code == 73:
+            hint = "set `home:` of the target to a folder that this user may write"
+            return CommandFailed(f"cannot make the home on {self._label}: {said}", hint=hint)
         return Disconnected(f"the agent on {self._label} ended early: {said}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opsctl.config import TargetConfig
-from opsctl.errors import ContainerMissing, Disconnected, MissingTool
+from opsctl.errors import CommandFailed, ContainerMissing, Disconnected, MissingTool
 from opsctl.ops.workspace import build_target
 from opsctl.target.client import AgentClient
 from opsctl.target.command import Argv
@@ -18,7 +18,7 @@ from opsctl.target.host import LocalChannel, LocalHost
 from opsctl.target.target import Target
 from tests.support.docker import docker_place
 from tests.support.lxc import lxc_place, pct_place
-from tests.support.place import Place
+from tests.support.place import USER, Place
 from tests.support.places import MARKS
 from tests.support.until import until
 
@@ -70,6 +70,19 @@ def test_a_host_without_the_tool_is_told(own_place: Place) -> None:
     settings = own_place.settings(become=["env", "PATH=/nonexistent"])
     with pytest.raises(MissingTool, match="is not on this machine"):
         AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+
+
+def test_a_user_who_does_not_exist_is_named(own_place: Place) -> None:
+    settings = own_place.as_user("of-nowhere").settings(home="/tmp/opsctl")
+    with pytest.raises(Disconnected, match=r"user.*of-nowhere"):
+        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+
+
+def test_a_home_that_the_user_may_not_make_is_told(own_place: Place) -> None:
+    settings = own_place.as_user(USER).settings(home="/opsctl")
+    with pytest.raises(CommandFailed, match="Permission denied") as caught:
+        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+    assert "set `home:`" in caught.value.hint
 
 
 def _begun(client: AgentClient) -> Generator[dict[str, Any], None, None]:
