@@ -1,6 +1,6 @@
 """Writes docs/cli.md, docs/exit-codes.md and docs/config.md from the code; a test compares them.
 
-    python -m tools.docs          write them
+python -m tools.docs          write them
 """
 
 from __future__ import annotations
