@@ -31,7 +31,7 @@ from opsctl.cache_records import RestoreOutcome
 from opsctl.errors import Busy, CheckFailed, DiskFull
 from opsctl.records import SnapshotRecord
 
-_SPARE_BYTES = 16 << 20
+_SPARE_BYTES = 2 << 20
 
 
 def restore(call: Call) -> Any:
@@ -132,7 +132,7 @@ def _unpack(call: Call, record: SnapshotRecord, beside: Path) -> None:
     free = shutil.disk_usage(home.live_caches).free
     if free < limit + _SPARE_BYTES:
         raise DiskFull(
-            f"the snapshot needs {record.size_mib:,.0f} MiB, {free / 2**20:,.0f} MiB are free",
+            f"the snapshot needs {(limit + _SPARE_BYTES) / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB are free",
             hint="free space on the target, then try again; the live cache is as it was",
         )
     env = active(home)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.agent.cache.archive import Codec, gzip_codec, is_safe_name, pack, refusal, unpack, zstd_codec
-from opsctl.errors import CheckFailed, CommandFailed
+from opsctl.errors import CheckFailed, CommandFailed, DiskFull
 
 CODECS: dict[str, Callable[[], Codec | None]] = {
     "gzip": gzip_codec,
@@ -64,6 +64,15 @@ def test_what_is_packed_comes_back(cache: Path, tmp_path: Path, name: str) -> No
     back.mkdir()
     unpack(archive, back, hashes, codec, limit_bytes=1 << 20, told=_quiet)
     assert _hashes(back) == hashes
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_disk_that_fills_up_is_told_as_such(cache: Path, name: str) -> None:
+    codec = CODECS[name]()
+    if codec is None:
+        pytest.skip(f"{name} is not here")
+    with pytest.raises(DiskFull):
+        pack(cache, sorted(_hashes(cache)), Path("/dev/full"), codec, told=_quiet)
 
 
 def test_the_same_files_give_the_same_gzip_archive(cache: Path, tmp_path: Path) -> None:
