@@ -82,6 +82,7 @@ class EnvRequest:
     name: str
     lock: str  # the text of NAME.lock
     label: str  # how messages name that file
+    direct: tuple[str, ...] = ()  # distributions to import as proof; () = those that the lock itself names
     sources: Sources = field(default_factory=Sources)
     tool: Tool | None = None
 

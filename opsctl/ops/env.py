@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opsctl.env_records import EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest
-from opsctl.lockfile import parse_lock, parse_options
+from opsctl.lockfile import parse_lock, parse_options, requirement_names
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
 from opsctl.ops.tools import LocalTool, bring, uv_for
@@ -39,6 +39,7 @@ def _request(workspace: Workspace, wanted: PinnedSet) -> EnvRequest:
         name=wanted.name,
         lock=text,
         label=str(wanted.lock),
+        direct=requirement_names(wanted.wanted.read_text()) if wanted.wanted.is_file() else (),
         sources=configured_sources(workspace.config.env, workspace.folder),
     )
 

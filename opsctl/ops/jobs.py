@@ -33,4 +33,8 @@ def follow(workspace: Workspace, run: RunRecord, *, on_progress: OnProgress = un
         before_sleep=told,
         reraise=True,
     )
-    return again(workspace.client.call, "job-follow", {"run": run.run_id}, on_progress=on_progress)
+    try:
+        return again(workspace.client.call, "job-follow", {"run": run.run_id}, on_progress=on_progress)
+    except KeyboardInterrupt:
+        on_progress({"text": f"run {run.run_id} goes on; `opsctl train stop {run.spec.name}` ends it"})
+        raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, re
 from opsctl.agent.cache.snapshot import cache_lock
 from opsctl.agent.env.layout import find
 from opsctl.agent.home import Home
+from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
-from opsctl.agent.run_start import start
 from opsctl.agent.session import Call
 from opsctl.cache_records import Warmed
 from opsctl.errors import CommandFailed, MissingTool
-from opsctl.records import RunSpec, from_json, to_json
+from opsctl.records import RunSpec, from_json
 
 
 def prewarm(call: Call) -> Any:
@@ -33,13 +34,8 @@ def prewarm(call: Call) -> Any:
     env = find(call.home, Path(spec.env).name) if uses_env else None
     live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=uses_env))
     words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, "--", *spec.argv)
-    started = to_json(spec) | {
-        "argv": (*agent_argv(), *words),
-        "env": str(env.root) if env else "",
-        "cache_dir": str(live.root),
-    }
-    call.request = {"spec": started, "placeholders": True}
-    return start(call)
+    located = replace(spec, argv=(*agent_argv(), *words), env=str(env.root) if env else "", cache_dir=str(live.root))
+    return start_job(call, located, has_placeholders=True)
 
 
 def _run(argv: tuple[str, ...]) -> float:

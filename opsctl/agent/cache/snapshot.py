@@ -28,9 +28,9 @@ from opsctl.agent.env.layout import active
 from opsctl.agent.files import write_record
 from opsctl.agent.hashing import digest, digests
 from opsctl.agent.home import Home
+from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
-from opsctl.agent.run_start import start
 from opsctl.agent.session import Call
 from opsctl.cache_records import SnapshotOutcome
 from opsctl.errors import Busy, CheckFailed, DiskFull
@@ -72,8 +72,7 @@ def snapshot(call: Call) -> Any:
         pass  # whoever holds it is named at once, rather than by a run that fails
     words = ("job", "cache-snapshot", str(call.home.root), key.digest, call.operator)
     spec = RunSpec(RUN_NAME, (*agent_argv(), *words), kind="snapshot", operator=call.operator, why="cache snapshot")
-    call.request = {"spec": to_json(spec)}
-    return {"outcome": None, "run": start(call)}
+    return {"outcome": None, "run": start_job(call, spec)}
 
 
 def _copy_new(live: Path, staging: Path, wanted: Listing, copied: Listing) -> None:

@@ -96,7 +96,8 @@ class Build:
     def _prove(self, installed: Installed) -> dict[str, str]:
         self.progress.phase("prove", "imports, versions and devices")
         versions = {one.name: one.version for one in installed.distributions}
-        direct = tuple(name for name in self.wanted.options.direct if name in versions)
+        asked = self.request.direct or self.wanted.options.direct
+        direct = tuple(name for name in asked if name in versions)
         answer = proof.ask(self.paths.python, distributions=direct, torch="torch" in versions)
         if broken := proof.problems(answer, versions, num_gpus=proof.num_gpus_by_driver()):
             raise CheckFailed(

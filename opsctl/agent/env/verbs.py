@@ -13,9 +13,9 @@ from opsctl.agent.env.plan import LOCK_NAME, understand, use_standing
 from opsctl.agent.env.verify import check, resolve
 from opsctl.agent.files import write_atomic
 from opsctl.agent.home import Home
+from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
-from opsctl.agent.run_start import start
 from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
 from opsctl.agent.tools import has_tool
@@ -89,9 +89,8 @@ def rebuild(call: Call) -> Any:
     spec = RunSpec(
         RUN_NAME, (*agent_argv(), *words), kind="rebuild", operator=call.operator, why=f"env rebuild of {request.name}"
     )
-    call.request = {"spec": to_json(spec)}
     try:
-        return {"needs_tool": False, "run": start(call)}
+        return {"needs_tool": False, "run": start_job(call, spec)}
     except BaseException:
         file.unlink(missing_ok=True)
         raise

@@ -1,0 +1,18 @@
+"""Starts a long job of opsctl's own as a run."""
+
+from __future__ import annotations
+
+from opsctl.agent.run_start import start
+from opsctl.agent.session import Call
+from opsctl.errors import Busy
+from opsctl.records import RunRecord, RunSpec, to_json
+
+
+def start_job(call: Call, spec: RunSpec, *, has_placeholders: bool = False) -> RunRecord:
+    """The run of this job, once its process is there; raises Busy while one of its name goes on."""
+    call.request = {"spec": to_json(spec), "placeholders": has_placeholders}
+    try:
+        return start(call)
+    except Busy as error:
+        hint = f"`opsctl train logs -f {spec.name}` shows how it comes along, `opsctl train stop {spec.name}` ends it"
+        raise Busy(error.message, hint=hint) from None
