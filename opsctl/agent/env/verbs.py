@@ -9,12 +9,11 @@ from typing import Any
 
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.manifest import read_totals
-from opsctl.agent.env.plan import LOCK_NAME, understand, use_standing
+from opsctl.agent.env.plan import understand, use_standing
 from opsctl.agent.env.verify import check, resolve
 from opsctl.agent.files import write_atomic
 from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
-from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
 from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
@@ -80,8 +79,6 @@ def rebuild(call: Call) -> Any:
     understand(request)  # a wrong lock or a missing Python is told at once, not by a run
     if request.tool is not None and not has_tool(call.home, request.tool):
         return {"needs_tool": True, "run": None}
-    with held(call.home.locks / LOCK_NAME, operator=call.operator, why="start of an env rebuild"):
-        pass  # whoever holds it is named at once
     file = call.home.envs / f".plan-{os.getpid()}.json"
     body = {"home": str(call.home.root), "operator": call.operator, "request": to_json(request)}
     write_atomic(file, json.dumps(body).encode())
