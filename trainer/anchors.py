@@ -1,6 +1,7 @@
 """Draws the anchors of a batch: where blocks start. The number of slots is fixed; what a row cannot fill is flagged.
 
-Drawn on the host, before the batch travels, so that nothing waits for a GPU. Legend: B rows, S tokens, N anchor slots a row.
+Drawn on the host, before the batch travels, so that nothing waits for a GPU.
+Legend: B rows, S tokens, N anchor slots a row.
 """
 
 from __future__ import annotations

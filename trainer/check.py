@@ -177,7 +177,7 @@ def compute(case: Case, *, form: AttentionForm, wrap: Wrap | None = None) -> dic
     first_block = values["hidden"][:, : case.config.block_size]
     values["logits_first_block"] = F.linear(first_block, case.frozen.head_VH)
     if form == "dense":
-        loss.backward()
+        torch.autograd.backward(loss)
         values |= {f"grad.{name}": _gradient(weight) for name, weight in drafter.named_parameters()}
     return values
 

@@ -57,7 +57,7 @@ def save_checkpoint(
     contract: Mapping[str, Any],
     keep: int,
 ) -> Path:
-    """Write `root/step-N` beside its place, flush it, rename it, then drop all but the newest `keep`; return its path."""
+    """Write `root/step-N` beside its place, flush and rename it, drop all but the newest `keep`; return its path."""
     final = root / f"step-{state.step}"
     part = root / f"{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -125,7 +125,7 @@ def find_checkpoint(root: Path, resume: str) -> tuple[Path | None, list[str]]:
         if flaw := flaw_of(folder):
             raise ConfigError(f"resume: {folder} is no whole checkpoint: {flaw}")
         return folder, []
-    notes = []
+    notes: list[str] = []
     for folder in step_folders(root):
         if (flaw := flaw_of(folder)) is None:
             return folder, notes
@@ -136,7 +136,7 @@ def find_checkpoint(root: Path, resume: str) -> tuple[Path | None, list[str]]:
 def load_checkpoint(
     folder: Path, drafter: Drafter, optimizer: torch.optim.Optimizer, *, contract: Mapping[str, Any]
 ) -> TrainState:
-    """Load weights, optimizer and random numbers in place and return the state; raises ConfigError if it does not fit."""
+    """Load weights, optimizer and random numbers in place, return the state; raises ConfigError if it does not fit."""
     raw = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     _refuse_change(raw["contract"], contract, folder)
     model, moments, rng = (load_file(folder / name) for name in _TENSOR_FILES)
@@ -151,7 +151,9 @@ def _refuse_change(saved: Mapping[str, Any], wanted: Mapping[str, Any], folder: 
     changed = [name for name in wanted if saved.get(name) != wanted[name]]
     if changed:
         details = "; ".join(f"{name}: saved {saved.get(name)}, recipe {wanted[name]}" for name in changed)
-        raise ConfigError(f"resume: {folder} was trained with other choices ({details}); give resume=none to start anew")
+        raise ConfigError(
+            f"resume: {folder} was trained with other choices ({details}); give resume=none to start anew"
+        )
 
 
 def optimizer_tensors(drafter: Drafter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -163,9 +165,7 @@ def optimizer_tensors(drafter: Drafter, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def load_optimizer_tensors(
-    drafter: Drafter, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
+def load_optimizer_tensors(drafter: Drafter, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put saved state back; the moments go to each parameter's device, the step count stays where AdamW wants it."""
     parameters = dict(drafter.named_parameters())
     optimizer.state.clear()

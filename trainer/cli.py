@@ -50,7 +50,9 @@ def _complain(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m trainer", description="Train a DFlash drafter for a language model.")
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer", description="Train a DFlash drafter for a language model."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_train(commands)
     _add_prewarm(commands)
@@ -59,16 +61,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, example: str) -> (
-    argparse.ArgumentParser
-):
-    return commands.add_parser(
-        name, help=text, description=text, epilog=f"example: python -m trainer {example}"
-    )
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, example: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=text, description=text, epilog=f"example: python -m trainer {example}")
 
 
 def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "Train a drafter in the working directory. Exit: 0 finished, 2 recipe, 3 non-finite loss, 4 compile, 75 stopped."
+    text = "Train a drafter here. Exit: 0 finished, 2 recipe, 3 non-finite loss, 4 compile discipline, 75 stopped."
     parser = _add(commands, "train", text, "train configs/demo.yaml steps=100")
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES_HELP)
@@ -106,10 +106,12 @@ def _prewarm(options: argparse.Namespace, signals: StopSignals) -> int:
 
 
 def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "Compare the trainer with the golden numbers of a case folder. Exit: 0 within tolerance, 1 beyond, 2 broken case."
+    text = "Compare the trainer with a folder of golden numbers. Exit: 0 within tolerance, 1 beyond, 2 broken case."
     parser = _add(commands, "check", text, "check tests/data/dflash/case1_basic_bs4_d1")
     parser.add_argument("case", type=Path)
-    parser.add_argument("--attention", choices=("dense", "flex"), default="dense", help="flex has no gradients on the CPU")
+    parser.add_argument(
+        "--attention", choices=("dense", "flex"), default="dense", help="flex has no gradients on the CPU"
+    )
     parser.add_argument("--compiled", action="store_true", help="compile the functions, as training does")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=_check)
@@ -136,5 +138,9 @@ def _key(options: argparse.Namespace, signals: StopSignals) -> int:
     from trainer.cache_key import cache_key
 
     key = cache_key()
-    print(json.dumps({"schema": 1, **key}) if options.json else "\n".join(f"{name}: {value}" for name, value in key.items()))
+    print(
+        json.dumps({"schema": 1, **key})
+        if options.json
+        else "\n".join(f"{name}: {value}" for name, value in key.items())
+    )
     return 0

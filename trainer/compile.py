@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-import torch._inductor.config
 from torch import Tensor
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
@@ -88,20 +87,19 @@ def silencing_switches(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
-def apply_settings() -> None:
-    """Set what compiled code depends on, in this thread: from torch 2.13 on, torch's configuration is per thread.
+def compiler_options(device_type: str) -> dict[str, bool]:
+    """Return what is asked of Inductor, function by function: its global configuration is per thread since torch 2.13.
 
-    Headers are not precompiled: torch keeps those outside the cache folder, so a cache that was moved to another
-    machine would start a compiler there although every graph and every binary is found.
+    Headers are not precompiled: torch keeps those outside the cache folder, so a cache on another machine would start
+    a compiler although all is found. On the CPU a graph becomes one C++ program: half the compilations of a cold start.
     """
-    torch._inductor.config.cpp_cache_precompile_headers = False
+    return {"cpp_cache_precompile_headers": False, "cpp_wrapper": device_type == "cpu"}
 
 
 def refuse_silencers(environ: Mapping[str, str] | None = None) -> None:
     """Raise SwitchRefused where a switch would silence torch; call it in every thread that compiles."""
     if found := silencing_switches(os.environ if environ is None else environ):
         raise SwitchRefused(f"refused, since it would hide what is not compiled: {', '.join(found)}. Unset it.")
-
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,6 @@ def read_counters(compiles: int = 0, recompiles: int = 0, lazy_backwards: int = 
     aot = (autograd[f"autograd_cache_{what}"] for what in ("hit", "miss", "bypass"))
     graph_breaks = sum(torch_counters["graph_break"].values())
     return Counters(compiles, recompiles, lazy_backwards, graph_breaks, inductor["cudagraph_skips"], *fx, *aot)
-
 
 
 def own_code(function: Callable[..., Any], name: str) -> types.FunctionType:
@@ -190,7 +187,7 @@ class Compiled:
         self.has_run_backward = False
         self.code = own_code(function, name)
         self._discipline = discipline
-        self._run = torch.compile(self.code, fullgraph=True, dynamic=False)
+        self._run = torch.compile(self.code, fullgraph=True, dynamic=False, options=discipline.options)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the compiled function; raises SealBroken where it would compile again after the seal."""
@@ -230,9 +227,9 @@ class Compiled:
 class Discipline:
     """The compiled functions of one replica in this process: add, warm, seal, and verify after every step."""
 
-    def __init__(self, *, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, device_type: str = "cpu", *, environ: Mapping[str, str] | None = None) -> None:
         refuse_silencers(environ)
-        apply_settings()
+        self.options = compiler_options(device_type)
         # Once a process torch would print this as a warning; the unfused form holds the whole score matrix in memory.
         warnings.filterwarnings("error", message=_UNFUSED_TEXT)
         self.functions: dict[str, Compiled] = {}
@@ -269,7 +266,9 @@ class Discipline:
         """Return the counters; raises SealBroken if anything was compiled since the seal."""
         now = self.counters()
         if self._sealed_at is not None and (risen := now.risen_since(self._sealed_at)):
-            raise SealBroken("this process", f"torch compiled after the seal: {', '.join(risen)}", way_out=WARM_BACKWARD)
+            raise SealBroken(
+                "this process", f"torch compiled after the seal: {', '.join(risen)}", way_out=WARM_BACKWARD
+            )
         return now
 
     def close(self) -> None:

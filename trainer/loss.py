@@ -71,7 +71,7 @@ def loss_sums(
     if num_slots % chunk_slots:
         raise ValueError(f"{num_slots} gathered slots are no multiple of chunk_slots {chunk_slots}")
     num_chunks = -(-num_rows // chunk_slots)
-    weighted_ce, ce_L, is_correct_L = _ChunkedLoss.apply(
+    weighted_ce, ce_L, is_correct_L = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
         rows_LH, head_VH, supervised.label_L, supervised.weight_L, run_chunk, chunk_slots, num_chunks
     )
     return LossSums(weighted_ce, supervised.total_weight, ce_L[:num_rows], is_correct_L[:num_rows])

@@ -1,7 +1,7 @@
 """Who may attend to whom: one rule, evaluated densely (a bool tensor) or by flex attention (a BlockMask).
 
 Legend: B rows, S context positions, N blocks a row, Q = N * block_size draft slots, P = S + Q key positions.
-A query is a draft slot: block n = q // block_size, slot i = q % block_size. Keys are the S context positions, then the slots.
+Query q is slot q % block_size of block q // block_size; keys are the S context positions, then the slots.
 """
 
 from __future__ import annotations

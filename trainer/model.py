@@ -23,7 +23,7 @@ LayerFn = Callable[["DraftLayer", Tensor, Tensor, Rope, Mask], Tensor]
 class Linear(nn.Linear):
     """A linear map whose float32 weight is cast to the dtype of its input."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name is nn.Linear's
+    def forward(self, input: Tensor) -> Tensor:
         """Return input @ weight^T (+ bias) in the input's dtype."""
         bias = None if self.bias is None else self.bias.to(input.dtype)
         return F.linear(input, self.weight.to(input.dtype), bias)
@@ -70,7 +70,9 @@ class Attention(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        width, kv_width = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
+        width, kv_width = (
+            heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
+        )
         self.q_proj = Linear(config.hidden_size, width, bias=config.attention_bias)
         self.k_proj = Linear(config.hidden_size, kv_width, bias=config.attention_bias)
         self.v_proj = Linear(config.hidden_size, kv_width, bias=config.attention_bias)
@@ -92,7 +94,7 @@ class Attention(nn.Module):
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim))
+        return x.view(*x.shape[:-1], -1, self.head_dim)
 
 
 class MLP(nn.Module):
@@ -198,7 +200,10 @@ class Drafter(nn.Module):
         rows of different lengths decode together. Positions are the context's, then the slots'.
         """
         rope = rotary(positions_BP, head_dim=self.config.head_dim, theta=self.config.rope_theta)
-        masks = {kind: self._block_mask(kind, positions_BP, context_BSH.shape[1], context_mask_BS) for kind in self.config.kinds}
+        masks = {
+            kind: self._block_mask(kind, positions_BP, context_BSH.shape[1], context_mask_BS)
+            for kind in self.config.kinds
+        }
         x_BQH = block_embedding_BQH
         for kind, layer in zip(self.config.layer_types, self.layers, strict=True):
             x_BQH = layer(x_BQH, context_BSH, rope, masks[kind])

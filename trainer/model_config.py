@@ -1,4 +1,4 @@
-"""The drafter's sizes: read from and written to the Hugging Face form that vLLM and SGLang load. It builds no modules."""
+"""The drafter's sizes, read and written in the Hugging Face form that vLLM and SGLang load. It builds no modules."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class DrafterConfig:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> DrafterConfig:
-        """Return the config of a Hugging Face config.json; raises ValueError or KeyError where it is no DFlash drafter."""
+        """Return the config of a Hugging Face config.json; raises ValueError or KeyError if it is no DFlash drafter."""
         _refuse_unsupported(raw)
         dflash = raw["dflash_config"]
         return cls(
@@ -221,7 +221,7 @@ class DrafterRecipe:
             block_size=self.block_size,
             mask_token_id=self.mask_token_id,
             target_layer_ids=self.target_layer_ids or spread_target_layers(verifier.num_hidden_layers, num_ids),
-            layer_types=self.layer_types or ("full_attention",) * self.num_layers,
+            layer_types=self.layer_types or (LAYER_KINDS[0],) * self.num_layers,
             sliding_window=self.sliding_window,
             sliding_is_causal=self.sliding_is_causal,
             rms_norm_eps=verifier.rms_norm_eps,

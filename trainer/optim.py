@@ -1,4 +1,4 @@
-"""The optimizer and its schedule: AdamW on float32 masters, linear warmup, cosine decay, clipping by the global norm."""
+"""The optimizer and its schedule: AdamW on float32 masters, linear warmup, cosine decay, clipping by global norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles every compiled function of a recipe into the cache folders that the environment names, and says how warm it was.
+"""Compiles every compiled function of a recipe into the cache folders of the environment, and says how warm it was.
 
 It needs neither prepared data nor a verifier's weights: made-up inputs of the recipe's shapes compile the same code.
 """
@@ -54,7 +54,7 @@ def prewarm(recipe: Recipe) -> PrewarmReport:
     """Compile, or load, all compiled functions of the recipe and seal them; raises CompileError or ConfigError."""
     device = resolve_device(recipe.device)
     config, shape = recipe.drafter_config(), recipe.step_shape(device)
-    discipline = Discipline()
+    discipline = Discipline(device.type)
     folders = [*cache_folders()]
     before = binaries_in(folders)
     started_at = time.monotonic()

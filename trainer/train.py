@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from trainer.anchors import draw_anchors
-from trainer.blocks import IGNORED
 from trainer.checkpoint import TrainState, find_checkpoint, load_checkpoint, save_checkpoint
 from trainer.compile import CompileError, Counters, Discipline
 from trainer.config import to_yaml
 from trainer.data import PackedRows
 from trainer.decode import measure_acceptance
 from trainer.device import resolve_device
-from trainer.errors import ConfigError, NonFiniteError, TrainerError
+from trainer.errors import ConfigError, TrainerError
 from trainer.files import write_atomically
-from trainer.loss import accept_lengths
 from trainer.metrics import MetricsFile, compile_fields, memory_allocated_mib, say, step_line
 from trainer.model import Drafter
-from trainer.optim import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from trainer.optim import learning_rate, make_optimizer
 from trainer.prepare import Prepared, prepare
 from trainer.progress import Progress, Talk
 from trainer.recipe import Recipe
 from trainer.result import Result
 from trainer.signals import StopRequested, StopSignals
-from trainer.step import Frozen, Functions, StepInputs, spread_slots, step_loss
+from trainer.step import Frozen, StepInputs
+from trainer.update import Parts, StepFigures, update
 from trainer.verifier import Verifier
 from trainer.warmup import StepShape, compile_step, warm_step
 
@@ -63,6 +61,7 @@ def train(recipe: Recipe, *, folder: Path, signals: StopSignals) -> int:
             result.seconds = round(time.monotonic() - started_at, 2)
             result.phase, result.counters = metrics.phase, asdict(trainer.counters())
             result.write(folder)
+            trainer.close()
             metrics.begin("end", status=result.status, exit_code=result.exit_code)
     say(closing_line(result))
     assert result.exit_code is not None
@@ -74,30 +73,6 @@ def closing_line(result: Result) -> str:
     where = f", checkpoint {result.checkpoint}" if result.checkpoint else ""
     why = f" ({result.cause})" if result.status == "stopped" else ""
     return f"{result.name}: {result.status}{why} after step {result.steps}/{result.num_steps}{where}"
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a training step works with, built once."""
-
-    verifier: Verifier
-    frozen: Frozen
-    drafter: Drafter
-    optimizer: torch.optim.Optimizer
-    functions: Functions
-    rows: PackedRows
-    shape: StepShape
-    gamma: float
-
-
-@dataclass(frozen=True)
-class StepFigures:
-    """The figures of one step; loss is None where no slot of the batch was supervised."""
-
-    loss: float | None
-    grad_norm: float | None
-    accept_len: float | None
-    num_slots: int
 
 
 class Trainer:
@@ -116,8 +91,8 @@ class Trainer:
 
     def run(self) -> None:
         """Do all phases; raises StopRequested, TrainerError or CompileError."""
-        self._discipline = Discipline()
         device = resolve_device(self.recipe.device)
+        self._discipline = Discipline(device.type)
         config, shape = self.recipe.drafter_config(), self.recipe.step_shape(device)
         prepared = self._prepare(device, shape)
         self._begin("verifier")
@@ -151,6 +126,11 @@ class Trainer:
     def counters(self) -> Counters:
         """Return what was compiled so far."""
         return Counters() if self._discipline is None else self._discipline.counters()
+
+    def close(self) -> None:
+        """Lift the seal, so that whoever called may compile on."""
+        if self._discipline is not None:
+            self._discipline.close()
 
     # The phases.
 
@@ -205,8 +185,10 @@ class Trainer:
         self.result.compile_s = round(time.monotonic() - started_at, 2)
         counters = discipline.verify()
         self.metrics.write(seconds=self.result.compile_s, **asdict(counters))
-        say(f"compiled and sealed {len(discipline.functions)} functions in {self.result.compile_s:.1f} s: "
-            f"{counters.fx_hits} graphs from the cache, {counters.fx_misses} new")
+        say(
+            f"compiled and sealed {len(discipline.functions)} functions in {self.result.compile_s:.1f} s: "
+            f"{counters.fx_hits} graphs from the cache, {counters.fx_misses} new"
+        )
 
     def _evaluate(self, parts: Parts, prepared: Prepared, when: str) -> None:
         self._begin("eval", when=when)
@@ -217,8 +199,10 @@ class Trainer:
         self._note(f"tau_{when}", report.tau)
         for name in ("tau_not_looping", "lookup_tau", "lookup_tau_not_looping", "looping_share"):
             self._note(name, getattr(report, name))
-        say(f"{when} training: tau {report.tau:.3f} (prompt lookup {report.lookup_tau:.3f}, "
-            f"looping prompts {report.looping_share:.0%})")
+        say(
+            f"{when} training: tau {report.tau:.3f} (prompt lookup {report.lookup_tau:.3f}, "
+            f"looping prompts {report.looping_share:.0%})"
+        )
 
     def _note(self, name: str, value: float | None) -> None:
         """Keep a figure for the result, and for the result of a run that resumes this one."""
@@ -267,9 +251,7 @@ class Trainer:
         started_at = time.monotonic()
         batch, data_state = item
         lr = learning_rate(self.state.step, num_steps=self.recipe.steps, config=self.recipe.optim)
-        anchors = draw_anchors(
-            batch, per_row=parts.shape.anchors_per_row, seed=self.recipe.seed, step=self.state.step
-        )
+        anchors = draw_anchors(batch, per_row=parts.shape.anchors_per_row, seed=self.recipe.seed, step=self.state.step)
         inputs = StepInputs.make(
             batch, anchors, parts.drafter.config, gamma=parts.gamma, chunk_slots=parts.shape.chunk_slots
         )
@@ -308,45 +290,3 @@ def _packed_rows(recipe: Recipe, prepared: Prepared) -> PackedRows:
         return PackedRows(recipe.data, prepared.documents, recipe.seed)
     except ValueError as error:
         raise ConfigError(f"corpus: {error}") from error
-
-
-def update(parts: Parts, inputs: StepInputs, *, lr: float, clip_norm: float) -> StepFigures:
-    """Do one optimizer update; raises NonFiniteError before the optimizer has seen a bad gradient."""
-    if not inputs.supervised.num_rows:
-        return StepFigures(loss=None, grad_norm=None, accept_len=None, num_slots=0)
-    target_hidden_BSC = parts.verifier.hidden(inputs.batch)
-    sums = step_loss(
-        parts.drafter,
-        parts.functions,
-        parts.frozen,
-        inputs,
-        target_hidden_BSC,
-        chunk_slots=parts.shape.chunk_slots,
-    )
-    loss = sums.weighted_ce / sums.weight
-    loss.backward()
-    grad_norm = clip_gradients(parts.drafter.parameters(), clip_norm)
-    accept_len = mean_accept_length(sums.is_correct_L, inputs)
-    # The one wait for the device in a step: an update with a bad gradient could not be taken back.
-    loss_value, norm_value, accept_value = torch.stack((loss.detach(), grad_norm, accept_len)).tolist()
-    figures = StepFigures(loss_value, norm_value, accept_value, inputs.supervised.num_rows)
-    refuse_non_finite(figures)
-    set_learning_rate(parts.optimizer, lr)
-    parts.optimizer.step()
-    parts.optimizer.zero_grad(set_to_none=True)
-    return figures
-
-
-def refuse_non_finite(figures: StepFigures) -> None:
-    """Raise NonFiniteError if the loss or the gradient norm is not finite."""
-    for name in ("loss", "grad_norm"):
-        value = getattr(figures, name)
-        if not torch.tensor(value).isfinite():
-            raise NonFiniteError(f"{name} is {value}; stopped before the update (lower optim.lr, or look at the batch)")
-
-
-def mean_accept_length(is_correct_L: Tensor, inputs: StepInputs) -> Tensor:
-    """Return the mean number of slots right in a row, bonus left out, over blocks with a supervised slot."""
-    is_supervised = inputs.blocks.label_BNs != IGNORED
-    lengths = accept_lengths(spread_slots(is_correct_L, inputs), is_supervised, stop_at_gap=False)
-    return lengths.sum() / is_supervised.any(dim=-1).sum().float()

@@ -5,7 +5,7 @@ Torch's counters alone do not prove it: a graph that is found without its binary
 
 from __future__ import annotations
 
-import contextlib
+import importlib.util
 import os
 import shlex
 import shutil
@@ -69,7 +69,7 @@ class CompilerCount:
         os.environ[name] = value
 
     def _write_script(self, name: str, real: str) -> Path:
-        """Write a script that notes a compilation (a call with an output file: not `--version`) and runs the compiler."""
+        """Write a script that notes a compilation (a call with an output: not `--version`) and runs the compiler."""
         path = self._folder / name
         log, program = shlex.quote(str(self._log)), shlex.quote(real)
         path.write_text(
@@ -93,12 +93,11 @@ def _ptxas() -> str | None:
     """Return Triton's assembler where Triton is installed: it starts it by path, so PATH would not show it."""
     if given := os.environ.get("TRITON_PTXAS_PATH"):
         return given
-    with contextlib.suppress(ImportError):  # without Triton nothing starts its assembler
-        import triton
-
-        path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-        return str(path) if path.exists() else None
-    return None
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    return str(path) if path.exists() else None
 
 
 def cache_folders() -> list[Path]:

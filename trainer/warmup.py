@@ -20,7 +20,7 @@ from trainer.step import Frozen, Functions, StepInputs, step_functions, step_los
 
 @dataclass(frozen=True)
 class StepShape:
-    """All that the shape of a step depends on, beside the drafter: rows, tokens, anchors a row, slots a chunk, dtype."""
+    """All that the shape of a step depends on beside the drafter: rows, tokens, anchors a row, slots a chunk, dtype."""
 
     rows: int
     row_tokens: int
@@ -46,7 +46,7 @@ def warm_step(drafter: Drafter, functions: Functions, shape: StepShape, device: 
     inputs = made_up_inputs(config, shape).to(device)
     hidden_BSC = noise(shape.rows, shape.row_tokens, config.context_size)
     sums = step_loss(drafter, functions, frozen, inputs, hidden_BSC, chunk_slots=shape.chunk_slots)
-    (sums.weighted_ce / sums.weight).backward()
+    torch.autograd.backward(sums.weighted_ce / sums.weight)
     drafter.zero_grad(set_to_none=True)
 
 

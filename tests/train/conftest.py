@@ -12,8 +12,9 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _torch_state() -> Iterator[None]:
-    """Leave no compiled code, stance or seed behind for the next test."""
+    """Leave no stance behind for the next test, start from a seed, and use one thread: two spin on a busy machine."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     yield
     torch.compiler.set_stance("default")
 
@@ -28,7 +29,7 @@ def flex_uncompiled() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def inductor_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One compile cache for the whole test run: torch tests the CPU with a compiler once a cache, which takes seconds."""
+    """One compile cache for the whole test run: torch probes the CPU with a compiler once a cache, for seconds."""
     return tmp_path_factory.mktemp("inductor")
 
 
@@ -37,3 +38,30 @@ def inductor_cache(inductor_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """The same, in the environment of this process and of those it starts."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(inductor_folder))
     return inductor_folder
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe of a one-layer drafter for a verifier of a few thousand weights; what it prepares is shared by all tests."""
+    folder = tmp_path_factory.mktemp("tiny")
+    path = folder / "tiny.yaml"
+    path.write_text(TINY_RECIPE.format(data_dir=folder / "data"), encoding="utf-8")
+    return path
+
+
+TINY_RECIPE = """
+name: tiny
+steps: 6
+device: cpu
+drafter: {{mask_token_id: 258, block_size: 4, num_layers: 1}}
+verifier:
+  demo: {{hidden_size: 32, intermediate_size: 48, num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1,
+         steps: 5, rows: 2, row_tokens: 64}}
+corpus: {{data_dir: {data_dir}, num_prompts: 16, prompt_tokens: 16, response_tokens: 32, num_eval_prompts: 4}}
+data: {{rows: 2, row_tokens: 128}}
+anchors: {{per_row: 8}}
+loss: {{chunk_slots: 16}}
+decode: {{max_new_tokens: 8}}
+checkpoint: {{every_steps: 3, keep: 9}}
+log: {{every_steps: 2}}
+"""

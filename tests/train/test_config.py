@@ -80,7 +80,7 @@ def test_an_override_without_a_value_is_refused(override: str) -> None:
 
 
 def test_an_override_of_an_unknown_key_is_named() -> None:
-    with pytest.raises(ConfigError, match="optim.lrr: unknown key"):
+    with pytest.raises(ConfigError, match=r"optim\.lrr: unknown key"):
         build(Outer, apply_overrides({"steps": 1}, ["optim.lrr=1"]))
 
 
