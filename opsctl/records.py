@@ -6,61 +6,13 @@ Times are seconds since the epoch (UTC), sizes say their unit, an unknown number
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-SCHEMA = 1
-PROTOCOL = 1
+from opsctl.call_records import PROTOCOL, SCHEMA, Outcome, from_json, to_json
 
-T = TypeVar("T")
-
-
-# --- JSON form ---------------------------------------------------------------------------------
-
-
-def to_json(record: Any) -> Any:
-    """The plain JSON value of a record, a mapping, a sequence or a scalar."""
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {name.name: to_json(getattr(record, name.name)) for name in dataclasses.fields(record)}
-    if isinstance(record, dict):
-        return {str(key): to_json(value) for key, value in record.items()}
-    if isinstance(record, (list, tuple)):
-        return [to_json(value) for value in record]
-    return record
-
-
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _decode(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _decode(next(arg for arg in args if arg is not type(None)), value)
-    if origin is tuple:
-        return tuple(_decode(args[0], item) for item in value)
-    if origin is dict:
-        return {key: _decode(args[1], item) for key, item in value.items()}
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return from_json(hint, value)
-    return value
-
-
-def from_json(cls: type[T], data: dict[str, Any]) -> T:
-    """The record of class `cls` in `data`; keys that this version does not know are left out.
-
-    >>> from_json(Tick, {"time": 1.5, "later": True})
-    Tick(time=1.5)
-    """
-    hints = _hints(typing.cast("Any", cls))  # a class is hashable; mypy does not see it
-    return cls(**{key: _decode(hints[key], value) for key, value in data.items() if key in hints})
+__all__ = ["PROTOCOL", "SCHEMA", "Outcome", "from_json", "to_json"]  # what every call needs has a module of its own
 
 
 # --- processes and endings -----------------------------------------------------------------------
@@ -78,15 +30,6 @@ class ProcessIdentity:
     init_start: int
     pid: int
     start: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended: `kind` is exited, killed, link_lost, timed_out or container_gone."""
-
-    kind: str
-    code: int | None = None
-    signal: int | None = None
 
 
 @dataclass(frozen=True)

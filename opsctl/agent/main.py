@@ -7,7 +7,6 @@ import importlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +72,8 @@ def as_opsctl_error(error: BaseException) -> OpsctlError:
         return DiskFull(f"no space left on the target: {error}", hint="free space there, then run the command again")
     if isinstance(error, PermissionError):
         return OpsctlError(f"not permitted on the target: {error}", hint="check the owner and mode of that path")
+    import traceback  # 4 ms that only a bug costs
+
     return OpsctlError("the agent failed unexpectedly:\n" + "".join(traceback.format_exception(error)).rstrip())
 
 

@@ -20,10 +20,9 @@ from typing import Any
 
 from opsctl import __version__
 from opsctl.agent.home import Home
-from opsctl.agent.processes import environ, pids
+from opsctl.call_records import PROTOCOL, to_json
 from opsctl.errors import OpsctlError, ProtocolError
 from opsctl.frames import Frame, FrameReader, frame
-from opsctl.records import PROTOCOL, to_json
 
 BEAT_PERIOD_S = 1.0
 EOF_GRACE_S = 1.0
@@ -178,6 +177,8 @@ class Session:
         """Kill also what left those groups, such as the ranks of torchrun: all that carry this call's mark."""
         if not self._children:
             return
+        from opsctl.agent.processes import environ, pids  # only where a call breaks off
+
         for _ in range(_STRAY_ROUNDS):  # one that is killed may just have started another
             strays = [pid for pid in pids() if self._mark.encode() in environ(pid)]
             if not strays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Annotated
 import typer
 
 from opsctl import __version__, ui
+from opsctl.call_records import PROTOCOL
 from opsctl.cli.cache import cache
 from opsctl.cli.container import container
 from opsctl.cli.doctor import doctor
@@ -33,7 +35,6 @@ from opsctl.errors import (
     OpsctlError,
     UsageError,
 )
-from opsctl.records import PROTOCOL
 
 app = noun("opsctl", "Environments, training runs and compile caches on GPU hosts that you own.")
 app.command()(init)
@@ -131,4 +132,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 gets ? for what it cannot show
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    gc.freeze()  # else the interpreter looks once more through all that was loaded: 50 ms
+    sys.exit(status)

@@ -73,13 +73,13 @@ def build(members: list[tuple[str, Path]]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
 
-        def add(name: str, data: bytes) -> None:
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
+        def add(name: str, data: bytes, compression: int = zipfile.ZIP_STORED) -> None:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, compression)
 
         add("__main__.py", _MAIN)
         for name, path in members:
             source = path.read_bytes()
-            add(name, source)
+            add(name, source, zipfile.ZIP_DEFLATED)  # read only by another Python than ours
             if name.endswith(".py"):
                 add(name + "c", _bytecode(name, source))
     return buffer.getvalue()
