@@ -7,10 +7,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from opsctl import ui
-from opsctl.records import Attempt, GpuSample, RunRecord, RunStatus, to_json
+from opsctl.call_records import to_json
 
 if TYPE_CHECKING:
     from opsctl.ops.runs import LogPiece
+    from opsctl.records import Attempt, GpuSample, RunRecord, RunStatus
 
 
 def record_json(record: RunRecord) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from opsctl.errors import Disconnected
 from opsctl.target.command import Argv, shell_words
+from opsctl.target.ssh_dial import dial
 from opsctl.target.ssh_endpoint import Hop, SshSettings, client_options, route
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ class SshHost:
                 if link.is_alive():
                     return link, False
                 self._drop(link)
-            from opsctl.target.ssh_link import open_link  # paramiko: 300 ms that no other target must pay
+            first = self._route[0]
+            dialled = None if first.endpoint.proxy_command else dial(first)
+            from opsctl.target.ssh_link import open_link  # paramiko and Fabric: what no other target must pay
 
-            self._links[:] = [open_link(self._route)]
+            self._links[:] = [open_link(self._route, dialled)]
             return self._links[0], True
 
     def _drop(self, link: SshLink) -> None:

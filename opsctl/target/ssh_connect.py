@@ -83,30 +83,6 @@ def _paramiko_name(endpoint: Endpoint) -> str:
     return endpoint.host if endpoint.port == DEFAULT_PORT else f"[{endpoint.host}]:{endpoint.port}"
 
 
-def _dial(hop: Hop) -> socket.socket:
-    """A TCP connection to the host; raises Unreachable with what to look at."""
-    endpoint, limit_s = hop.endpoint, hop.settings.connect_timeout_s
-    try:
-        link = socket.create_connection((endpoint.host, endpoint.port), limit_s)
-    except socket.gaierror as error:
-        raise Unreachable(
-            f"cannot reach {endpoint.label}: no address for {endpoint.host!r}: {error.strerror}",
-            hint="check the host's name in opsctl.yaml and ssh_config, and your DNS",
-        ) from None
-    except TimeoutError:
-        raise Unreachable(
-            f"cannot reach {endpoint.label}: no answer within {limit_s:g} s",
-            hint="check that the host is up and that no firewall drops this port; `connect_timeout_s` waits longer",
-        ) from None
-    except OSError as error:
-        raise Unreachable(
-            f"cannot reach {endpoint.label}: {error.strerror or error}",
-            hint="check that sshd runs there and listens on this port",
-        ) from None
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each small packet waits 40 ms for an ACK
-    return link
-
-
 def _explain(error: Exception, hop: Hop, known: KnownKeys, identities: Identities) -> OpsctlError:
     """What a failed handshake or login means for the user."""
     label = hop.endpoint.label
@@ -127,13 +103,13 @@ def _explain(error: Exception, hop: Hop, known: KnownKeys, identities: Identitie
     )
 
 
-def open_hop(hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
-    """Connect, check the host's key, log in; raises Unreachable."""
+def open_hop(hop: Hop, gateway: fabric.Connection | None, dialled: socket.socket | None) -> fabric.Connection:
+    """Check the host's key and log in, over a hop, a TCP connection or a ProxyCommand; raises Unreachable."""
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks on stderr help nobody
     known, identities = known_keys(hop.endpoint), Identities(hop.endpoint)
     connection = _connection(hop, known, identities, gateway)
-    if not connection.gateway:
-        connection.connect_kwargs["sock"] = _dial(hop)
+    if dialled is not None:
+        connection.connect_kwargs["sock"] = dialled
     limit_s = 3 * hop.settings.connect_timeout_s
     overdue = threading.Timer(limit_s, connection.client.close)  # many keys, each within its own limit
     overdue.daemon = True

@@ -6,6 +6,7 @@ paramiko's keepalive never looks for an answer, so that a dead link would hang e
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -140,13 +141,15 @@ class SilenceWatch:
         return ""
 
 
-def open_link(hops: tuple[Hop, ...]) -> SshLink:
-    """A connection over these hops; raises Unreachable naming the hop that failed."""
+def open_link(hops: tuple[Hop, ...], dialled: socket.socket | None) -> SshLink:
+    """A connection over these hops, whose first one has been dialled; raises Unreachable naming the one that failed."""
     opened: list[fabric.Connection] = []
     try:
         for hop in hops:
-            opened.append(open_hop(hop, opened[-1] if opened else None))
+            opened.append(open_hop(hop, opened[-1], None) if opened else open_hop(hop, None, dialled))
     except BaseException:
+        if dialled is not None:
+            dialled.close()
         for connection in opened:
             hang_up(connection)
         raise
