@@ -86,7 +86,7 @@ def progress(state: WatchState, frame: Frame) -> list[Text]:
 def _steps(state: WatchState, frame: Frame) -> Text:
     found = state.verdict
     if found.step is None:
-        return Text.assemble(("step  ", LABEL), (_phase(state) or "none yet", ""))
+        return Text.assemble(("step  ", LABEL), (clean(state.preparation) or _phase(state) or "none yet", ""))
     right = Text(_pace(state), LABEL)
     left = Text.assemble(("step  ", LABEL), (f"{found.step:,}", "bold"))
     if not found.num_steps:

@@ -17,7 +17,7 @@ class PlainRows:
 
     def __init__(self) -> None:
         self._said: tuple[str, str] | None = None
-        self._step: int | None = None
+        self._step: int | str | None = None
         self._progress_time = 0.0
         self._is_introduced = False
         self._is_ended = False
@@ -41,12 +41,13 @@ class PlainRows:
     def _changes(self, state: WatchState, event: WatchEvent) -> list[str]:
         shown = state.shown_verdict
         key = (shown.verdict, shown.cause)
+        step = state.preparation or shown.step
         if key != self._said:
-            self._said, self._step, self._progress_time = key, shown.step, event.time
+            self._said, self._step, self._progress_time = key, step, event.time
             return verdict_rows(shown, state, event.time - state.clock_ahead_s)
-        if shown.step == self._step or event.time - self._progress_time < PROGRESS_PERIOD_S:
+        if step == self._step or event.time - self._progress_time < PROGRESS_PERIOD_S:
             return []
-        self._step, self._progress_time = shown.step, event.time
+        self._step, self._progress_time = step, event.time
         return [f"{clock(event.time - state.clock_ahead_s)}  {progress_words(state)}"]
 
     def _end(self, state: WatchState, event: WatchEvent) -> list[str]:
@@ -79,6 +80,8 @@ def progress_words(state: WatchState) -> str:
     parts = []
     if found.step is not None:
         parts.append(f"step {found.step}" + (f"/{found.num_steps}" if found.num_steps else ""))
+    elif state.preparation:
+        parts.append(clean(state.preparation))
     if found.loss is not None:
         parts.append(f"loss {significant(found.loss)}")
     if pace and not state.exit:

@@ -91,6 +91,14 @@ class WatchState:
         )
 
     @property
+    def preparation(self) -> str:
+        """How far a phase before the first step has come, as "phase done/total", "" where nothing says it."""
+        last = self.metrics[-1] if self.metrics else {}
+        if self.verdict.step is not None or not last.get("step") or not last.get("num_steps"):
+            return ""
+        return f"{last.get('phase', 'step')} {last['step']}/{last['num_steps']}"
+
+    @property
     def log_rows(self) -> tuple[Row, ...]:
         """The last rows of the log, the unfinished one included."""
         _, rest = flush(self.reader, 0.0)

@@ -95,3 +95,9 @@ def test_kinds_of_a_later_version_change_nothing() -> None:
 
 def test_every_verdict_has_an_exit_code() -> None:
     assert set(EXIT_CODES) == set(VERDICTS)
+
+
+def test_a_phase_before_the_first_step_shows_how_far_it_is() -> None:
+    row = {"phase": "verifier", "step": 20, "num_steps": 350}
+    state = observe(WatchState("here"), WatchEvent(1.0, "metrics", row))
+    assert state.preparation == "verifier 20/350"
