@@ -145,16 +145,19 @@ def test_stop_wakes_a_stopped_job(runs: Runs, opsctl: Callable[..., Any]) -> Non
 def test_leftovers_end_with_the_run(runs: Runs) -> None:
     """What the job leaves behind ends, also where it has a session of its own or dropped the run's id."""
     job = (
-        "setsid sleep 300 & "
-        "env -i sleep 301 & "
-        "(setsid sh -c 'trap \"\" TERM; sleep 302 & sleep 303' >/dev/null 2>&1 &) ; "
-        "sleep 0.2; echo $(pgrep -f 'sleep 30[0-3]$' | wc -l); exit 0"
+        "setsid sleep 300 & echo $!; "
+        "env -i sleep 301 & echo $!; "
+        "(setsid sh -c 'trap \"\" TERM; echo $$ >&3; sleep 302 & sleep 303' >/dev/null 2>&1 &) 3>&1; "
+        "sleep 0.3; exit 0"
     )
     run = runs.start("sh", "-c", job)
     record = runs.ended(run, 30)
     assert record["attempts"][0]["exit_code"] == 0
     assert runs.members(run) == []
-    until(lambda: is_gone(runs.recorder_pid(run)))
+    left = [int(pid) for pid in runs.log(run).split()]
+    assert len(left) == 3
+    assert all(is_gone(pid) for pid in left)
+    until(lambda: not runs.machinery(run))
 
 
 @pytest.mark.torch
