@@ -15,7 +15,8 @@ from opsctl.errors import ConfigError
 
 FILE_NAME = "opsctl.yaml"
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+Name = Annotated[str, Field(pattern=NAME)]
 # a name, a uid or uid:gid: it becomes a word of its own, and must not look like an option
 UserName = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9._-]*|[0-9]+(:[0-9]+)?)$", coerce_numbers_to_str=True)]
 
