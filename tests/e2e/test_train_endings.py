@@ -146,7 +146,7 @@ def test_leftovers_end_with_the_run(runs: Runs) -> None:
     """What the job leaves behind ends, also where it has a session of its own or dropped the run's id."""
     job = (
         "setsid sleep 300 & echo $!; "
-        "env -i sleep 301 & echo $!; "
+        "env -i setsid sleep 301 & echo $!; "
         "(setsid sh -c 'trap \"\" TERM; echo $$ >&3; sleep 302 & sleep 303' >/dev/null 2>&1 &) 3>&1; "
         "sleep 0.3; exit 0"
     )
