@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from opsctl.config import FILE_NAME, NAME, nearest, parse
 from opsctl.errors import UsageError
 from opsctl.ops.survey import FoundContainer, Survey, survey
 from opsctl.ops.workspace import build_host
 
-_TARGETS = re.compile(r"^targets:\n(?P<first>  here:\n(    .*\n)+)", re.MULTILINE)
+_TARGET = re.compile(r"^  here:\n(?P<keys>(?:    \w+: .*\n)+)", re.MULTILINE)
+_KEY = re.compile(r"^    (?P<key>\w+): .*?(?P<comment> *#.*)$", re.MULTILINE)
 _NUM_SHOWN = 12
 
 
@@ -104,14 +107,23 @@ def text_for(name: str, host: dict[str, Any], container: dict[str, Any], found: 
         "python": "python3",
         "become": ["sudo", "-n"] if needs_root else [],
     }
-    rows = [*_found_rows(found), f"  {name}:", *(f"    {key}: {_flow(value)}" for key, value in section.items())]
-    block = "targets:\n" + "\n".join(rows) + "\n"
-    text = _TARGETS.sub(lambda _: block, example(), count=1)
+
+    def written(block: re.Match[str]) -> str:
+        keys = _KEY.sub(lambda row: f"    {row['key']}: {_flow(section[row['key']])}{row['comment']}", block["keys"])
+        return "".join(f"{row}\n" for row in _found_rows(found)) + f"  {_flow(name)}:\n{keys}"
+
+    text = _TARGET.sub(written, example(), count=1)
     return text.replace("default_target: here", f"default_target: {_flow(name)}", 1)
 
 
 def _flow(value: Any) -> str:
-    return json.dumps(value)  # JSON is YAML
+    """A value as YAML in one row.
+
+    >>> _flow({"ssh": "box", "port": 22}), _flow("7")
+    ('{ssh: box, port: 22}', "'7'")
+    """
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=sys.maxsize)
+    return text.removesuffix("...\n").strip()
 
 
 def _found_rows(found: Survey) -> Iterator[str]:
