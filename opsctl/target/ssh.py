@@ -67,7 +67,7 @@ class SshHost:
             return self._links[0], True
 
     def _drop(self, link: SshLink) -> None:
-        link.close()
+        link.retire()  # others may still use it, on a host that is merely slow
         if link in self._links:
             self._links.remove(link)
 

@@ -19,6 +19,7 @@ from paramiko.auth_strategy import AuthFailure
 from paramiko.config import SSHConfig
 
 from opsctl.errors import OpsctlError, Unreachable
+from opsctl.target.command import shell_words
 from opsctl.target.ssh_endpoint import DEFAULT_PORT, Endpoint, Hop
 from opsctl.target.ssh_identities import Identities
 from opsctl.target.ssh_keys import HostKeyRule, KnownKeys, algorithms, changed, known_keys
@@ -68,7 +69,7 @@ def _connection(hop: Hop, known: KnownKeys, identities: Identities, gateway: fab
         user=endpoint.user,
         port=endpoint.port,
         config=settings,
-        gateway=gateway or endpoint.proxy_command or False,
+        gateway=gateway or _proxy_words(endpoint) or False,
         connect_kwargs=keywords,
     )
     accepts_new = hop.settings.host_keys == "accept-new"
@@ -76,6 +77,11 @@ def _connection(hop: Hop, known: KnownKeys, identities: Identities, gateway: fab
     for key in known.valid:
         connection.client.get_host_keys().add(_paramiko_name(endpoint), key.get_name(), key)
     return connection
+
+
+def _proxy_words(endpoint: Endpoint) -> str:
+    """The ProxyCommand for paramiko, which splits it into words where OpenSSH asks a shell."""
+    return shell_words(("sh", "-c", f"exec {endpoint.proxy_command}")) if endpoint.proxy_command else ""
 
 
 def _paramiko_name(endpoint: Endpoint) -> str:
@@ -116,6 +122,11 @@ def open_hop(hop: Hop, gateway: fabric.Connection | None, dialled: socket.socket
     overdue.start()
     try:
         connection.open()
+        if not connection.transport.is_authenticated():
+            raise Unreachable(
+                f"{hop.endpoint.label} wants more than a key, a second factor",
+                hint="opsctl asks no questions: let a key alone in for this user, or come over a host that may",
+            )
     except (paramiko.SSHException, EOFError, OSError) as error:
         hang_up(connection)
         raise _explain(error, hop, known, identities) from None

@@ -35,6 +35,7 @@ class SshLink:
     _users: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_over: threading.Event = field(default_factory=threading.Event)
+    _is_retired: bool = False
 
     def __post_init__(self) -> None:
         threading.Thread(target=self._watch, name="ssh-watch", daemon=True).start()
@@ -50,7 +51,7 @@ class SshLink:
 
     def is_alive(self) -> bool:
         """Whether it can still be used, as far as we know."""
-        return not self._is_over.is_set() and self._transport.is_active()
+        return not (self._is_over.is_set() or self._is_retired) and self._transport.is_active()
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -94,6 +95,17 @@ class SshLink:
     def _leave(self) -> None:
         with self._lock:
             self._users -= 1
+            is_idle = self._is_retired and self._users == 0
+        if is_idle:
+            self.close()
+
+    def retire(self) -> None:
+        """Take no new sessions; end it once the last one is closed, or at once if it is dead."""
+        with self._lock:
+            self._is_retired = True
+            is_idle = self._users == 0
+        if is_idle or not self._transport.is_active():
+            self.close()
 
     # -- silence -----------------------------------------------------------------------------------
 

@@ -133,7 +133,8 @@ def _answers(port: int) -> bool:
 
 def _start(folder: Path, port: int, settings: Sequence[str]) -> Sshd:
     config = folder / "sshd_config"
-    config.write_text(_SERVER.format(folder=folder, port=port) + "".join(f"{row}\n" for row in settings))
+    # of several rows for one setting sshd takes the first
+    config.write_text("".join(f"{row}\n" for row in settings) + _SERVER.format(folder=folder, port=port))
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [SSHD, "-D", "-e", "-f", config], stdin=subprocess.DEVNULL, stderr=log, env={"PATH": os.environ["PATH"]}
