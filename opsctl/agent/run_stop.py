@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 from opsctl.agent.files import write_record
 from opsctl.agent.home import Home, RunPaths
@@ -68,6 +69,7 @@ def _end_ourselves(home: Home, paths: RunPaths, asked: StopRequest, found: RunSt
             raise CommandFailed(f"processes {left} of run {run_id} do not end", hint="they wait inside the kernel")
         time.sleep(_POLL_S)
     release(home, run_id)
+    Path(found.run.socket).unlink(missing_ok=True)
     evidence = (f"ended by {asked.operator} after its recorder had died; how the job ended is not known",)
     verdict = Verdict("stopped", "cause_unknown", since=time.time(), evidence=evidence, step=found.verdict.step)
     write_record(paths.exit, ExitRecord(run_id, (), verdict, found.log_bytes))

@@ -181,8 +181,7 @@ def test_kernel_kills_for_memory(runs: Runs, opsctl: Callable[..., Any]) -> None
     group.rmdir()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_client_that_dies_or_freezes_leaves_nothing_behind(runs: Runs, number: signal.Signals) -> None:
+def test_follower_that_is_killed_leaves_nothing_behind(runs: Runs) -> None:
     run = runs.start("sleep", "600")
     mark = f"OPSCTL_TEST_CLIENT={os.urandom(8).hex()}"
     name, _, value = mark.partition("=")
@@ -190,7 +189,6 @@ def test_client_that_dies_or_freezes_leaves_nothing_behind(runs: Runs, number: s
         [COMMAND, "train", "logs", "-f"], cwd=runs.project, env={**os.environ, name: value}, stdout=subprocess.PIPE
     ) as client:
         until(lambda: len(processes_with(mark)) >= 2)
-        os.kill(client.pid, number)
-        until(lambda: processes_with(mark) in ([], [client.pid]), 25)
         client.kill()
+        until(lambda: processes_with(mark) == [])
     assert not is_gone(runs.job_pid(run))
