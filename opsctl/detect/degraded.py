@@ -107,10 +107,11 @@ def _idle(state: State, ratio: float | None, told: tuple[str, ...]) -> Opinion |
 
 def restarted(state: State, silence: Silence) -> Opinion | None:
     """The launcher has restarted the workers, and that is not long ago."""
-    hit = state.words.last.get("restart_group")
-    if hit is None or state.progress.num_rows - hit.rows > RESTART_ROWS:
-        return None
-    verdict = "starting" if hit.rows == state.progress.num_rows else "degraded"
+    hit = state.words.last.get("restart_group") or state.words.last.get("elastic_exit")
+    rows = state.progress.num_rows
+    if hit is None or rows - hit.rows > RESTART_ROWS or (hit.name == "elastic_exit" and hit.rows == rows):
+        return None  # an exit alone is no restart, until steps follow
+    verdict = "starting" if hit.rows == rows else "degraded"
     return Opinion(verdict, "elastic_restart", 0.7, (hit.text,), hit.advice)
 
 

@@ -35,7 +35,10 @@ _LOGGER = re.compile(  # logger.exception writes such a row first
 
 @dataclass(frozen=True)
 class Trace:
-    """One exception as printed. `where` is file:line of its innermost frame; empty where that was cut off."""
+    """One exception as printed. `where` is file:line of its innermost frame, the user's own if any is in view.
+
+    `is_inner`: a worker process raised it, and the main process passed its text on.
+    """
 
     kind: str
     message: str
@@ -49,6 +52,7 @@ class Trace:
     is_logged: bool = False
     is_ignored: bool = False
     is_chained: bool = False  # raised while, or because, an earlier one was handled
+    is_inner: bool = False
 
 
 @dataclass
@@ -58,6 +62,7 @@ class _Open:
     is_logged: bool = False
     is_ignored: bool = False
     is_chained: bool = False
+    is_inner: bool = False
     frames: list[str] = field(default_factory=list)
     foreign: int = 0
 
@@ -122,7 +127,8 @@ class Exceptions:
         trace = Trace(named.group(1), named.group(2) or "", row.time, begun.start, row.end, row.rank)
         return replace(
             trace,
-            where=begun.frames[-1] if begun.frames else "",
+            where=_where(begun.frames),
+            is_inner=begun.is_inner,
             frames=tuple(begun.frames),
             thread=begun.thread,
             is_logged=begun.is_logged,
@@ -140,4 +146,10 @@ def _opened(row: Row, before: str) -> _Open:
         row.level in LOGGED or bool(_LOGGER.search(before)),
         bool(_IGNORED.search(before)),
         any(words in before for words in _CHAIN),
+        row.text.startswith("Original Traceback"),
     )
+
+
+def _where(frames: list[str]) -> str:
+    own = [frame for frame in frames if "site-packages/" not in frame and "/lib/python3" not in frame]
+    return (own or frames or [""])[-1]

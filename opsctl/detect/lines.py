@@ -18,13 +18,17 @@ _END = re.compile(rb"\r+\n|\n|\r+|\x08+")
 _ESCAPE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # OSC and other strings
-    r"|\x1b[ -/]*[0-~]"  # two-character escapes and character sets
+    r"|\x1b[ -/]*[0-Z\\^-~]"  # two-character escapes and character sets
     r"|\x1b(?:\[[0-?]*[ -/]*)?$"  # one that the end of the text cut
 )
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), 127])
 _CUT_UTF8 = re.compile(rb"(?:[\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z")
+_BOX_LEFT = "\u2502\u2503\u256d\u2570\u250f\u2517"
+_BOX_RIGHT = "\u2502\u2503\u256e\u256f\u2513\u251b"
+_BAR_END = re.compile(r"(?:it/s|s/it)[^\]]*\]$")
 _FRESH = re.compile(
-    r"\s|[\[(<{|#*=+~-]|\d{4}-\d\d-\d\d|\d\d:\d\d|[A-Z]\d{4} |Traceback|File |[\w.]+(?:Error|Exception)\b"
+    r"\s|[\[(<{|#*=+~-]|\d{4}-\d\d-\d\d|\d\d:\d\d|[A-Z]\d{4} |[\w.]+(?:Error|Exception)\b"
+    r"|Traceback|File |Killed|Terminated|Segm|Abort|Bus error"
     r"|(?:[Ss]tep|[Ee]poch|[Ii]ter\w*|[Ll]oss|eval\w*|INFO|WARN\w*|ERROR|DEBUG|train\w*)\b|[\w-]+:\d+:\d+ "
 )
 
@@ -147,12 +151,21 @@ def _unwrap(state: LineState, rows: list[Line]) -> tuple[LineState, tuple[Line, 
 
 def _glue(state: LineState, row: Line) -> str | None:
     """What stands between the held row and its continuation; None where `row` is no continuation."""
-    if not state.held or not row.text or len(state.held) >= MAX_JOINED_ROWS:
+    if not state.held or not row.text or len(state.held) >= MAX_JOINED_ROWS or _is_next_of_box(state, row.text):
         return None
     spare = state.columns - state.held_width
     if spare <= 0 or (spare == 1 and display_width(row.text[0]) == 2):
         return ""
-    return " " if spare == 1 and not _FRESH.match(row.text) else None  # the blank at the cut is gone
+    if spare != 1 or _FRESH.match(row.text) or _BAR_END.search(state.held[-1]):
+        return None
+    return " "  # the blank at the cut is gone
+
+
+def _is_next_of_box(state: LineState, text: str) -> bool:
+    """After a row of a drawn box, which may be just as wide as the pane, stands a new row; not a lone border."""
+    held = state.held[0][:1] in _BOX_LEFT and bool(state.held[0])
+    is_closed = len(state.held) == 1 and state.held[0][-1:] in _BOX_RIGHT
+    return held and (is_closed or (text[0] in _BOX_LEFT and len(text.strip()) > 1))
 
 
 def _release(state: LineState, time: float) -> tuple[LineState, tuple[Line, ...]]:

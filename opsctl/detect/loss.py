@@ -65,6 +65,11 @@ class Losses:
         self.best = min(middle, self.best)
         return min(max(LEAP * middle, high + 3 * (high - low)), max(CLIMB * self.best, LEAP * self.best + high - low))
 
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the newest numbers are worth an opinion; cheap."""
+        return self.nan_rows > 0 or self.nan_gradient_rows > 0 or (bool(self.newest) and self.newest[-1] > self.bound)
+
     def opinion(self) -> Opinion | None:
         """Degraded where nothing is learned any more; None where the numbers look sound."""
         if self.nan_rows >= NAN_ROWS:

@@ -18,6 +18,7 @@ CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log g
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
 WARMUP_ROWS = 3
 REFERENCE_ROWS = 12
+USUAL_ROWS, ONCE_FACTOR = 5, 4.0
 QUIET_PHASES = frozenset(PHASE_FLOOR_S)
 _PHASE_NAMES = {
     "before_first_step": "starting",
@@ -198,11 +199,13 @@ class Progress:
         return not self.is_epoch and (self.num_steps or 0) > 1 and (self.step or 0) >= (self.num_steps or 0)
 
     def due_s(self) -> float:
-        """The longest usual time between two progress rows."""
+        """The longest usual time between two progress rows; a pause seen only once is not usual."""
         typical = self.context.typical_step_s or self.step_s or 0.0
-        if len(self.intervals) < 2:
-            return max(typical, *self.intervals, 0.0) if self.intervals else typical
         ordered = sorted(self.intervals)
+        if len(ordered) >= USUAL_ROWS and ordered[-1] > ONCE_FACTOR * ordered[-2]:
+            ordered.pop()
+        if not ordered:
+            return typical
         return max(ordered[math.ceil(0.99 * len(ordered)) - 1], typical)
 
     def silence(self, now: float) -> Silence:

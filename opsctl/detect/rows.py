@@ -16,9 +16,11 @@ _HEADS = frozenset("[(0123456789IWEVFCDr" + _BOX)
 _PREFIX = re.compile(
     r"\s*(?:\[?(?:default|rank[: ]?\s?)(?P<a>\d+)\]?:\s?"  # torchrun --tee, torch >= 2.5
     r"|\[\d+,(?P<b>\d+)\]\s?<std(?:out|err)>:\s?"  # mpirun --tag-output
-    r"|(?P<c>\d{1,4}): (?=\S)"  # srun --label
+    r"|(?P<c>\d{1,4}): (?=\s{0,8}\S)"  # srun --label
     r"|\((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?\)\s?"  # ray
-    r"|[\w.]+(?:-[\w.]+)*-(?P<d>\d+)\s+\| (?=\S))"  # docker compose
+    r"|[\w.]+(?:-[\w.]+)*-(?P<d>\d+)\s+\| "  # docker compose
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
+    r")"  # the last: kubernetes, ts
 )
 _TORCH_HEAD = re.compile(
     r"\[?(?P<level>[IWEVFC])\d{3,4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?(?P<file>[\w/.+-]+):\d+\]\s?"
@@ -64,13 +66,13 @@ def rows(line: Line) -> tuple[Row, ...]:
 
 
 def _row(line: Line, text: str) -> Row:
-    if text[:1] not in _HEADS and text[:1] != " ":
+    if text[:1] not in _HEADS and text[:1] != " " and " | " not in text[:48]:
         return Row(text, line.time, line.start, line.end, None, _level(text), is_redraw=line.is_redraw)
     return _stripped(line, text)
 
 
 def _stripped(line: Line, text: str) -> Row:
-    rank = None
+    rank, level, origin = None, _level(text), ""
     while match := _PREFIX.match(text):
         found = next((group for group in match.groups() if group), None)
         rank = int(found) if found and rank is None else rank
@@ -78,7 +80,6 @@ def _stripped(line: Line, text: str) -> Row:
     boxed = text[:1] in _BOX and text != ""
     if boxed:
         text = text.strip(_BOX_EDGE)
-    level, origin = _level(text), ""
     head = _TORCH_HEAD.match(text)
     if head:
         level, origin = head["level"] or head["level2"], head["file"] or head["file2"]

@@ -123,7 +123,7 @@ def polls(text: str, columns: Sequence[str] = ()) -> Iterator[Poll]:
         if header:
             names = header
             continue
-        if not names or not _is_data(cells, names):
+        if not names or not _is_data(row, cells, names):
             if _PROBLEM.search(row):
                 yield Poll(time, tuple(gpus), row)
                 gpus = []
@@ -154,8 +154,11 @@ def _header(cells: list[str]) -> list[str]:
     return names if known * 2 > len(names) else []
 
 
-def _is_data(cells: list[str], names: list[str]) -> bool:
-    return abs(len(cells) - len(names)) <= 1 and (len(names) > 1 or bool(_NUMBER.match(cells[0])))
+def _is_data(row: str, cells: list[str], names: list[str]) -> bool:
+    """A row of as many cells as columns, or one less or more that is no sentence."""
+    if len(names) == 1:
+        return bool(_NUMBER.match(cells[0]))
+    return len(cells) == len(names) or (abs(len(cells) - len(names)) == 1 and not _PROBLEM.search(row))
 
 
 def _stamp(cells: list[str], names: list[str]) -> float | None:

@@ -42,9 +42,9 @@ _PER_ITERATION = re.compile(r"time per iteration \(ms\):\s*(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
     r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s*[:=]?\s*(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
 )
-_TOKENS_AFTER = re.compile(r"(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)\s*tok(?:ens?)?\s*/\s*s")
+_TOKENS_AFTER = re.compile(r"(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)\s*tok(?:ens?)?\s*/\s*s(?!\w*['\"]?\s*[:=])")
 _TOKENS_BEFORE = re.compile(
-    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s*[:=]\s*(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)"
+    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s*[:=]\s*(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
 )
 _DATA = re.compile(r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s*[:=]?\s*(?P<v>\d+\.\d+)")
 _HOST_MEMORY = re.compile(

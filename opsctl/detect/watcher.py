@@ -6,6 +6,7 @@ answers. No I/O and no clock: time comes with the events.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from opsctl.detect import ending, metrics, rows, rules, running
@@ -62,7 +63,7 @@ def judge(state: State) -> Verdict:
         advice=opinion.advice or rules.advice(opinion.cause),
         step=progress.step,
         num_steps=progress.num_steps,
-        loss=progress.loss,
+        loss=progress.loss if progress.loss is not None and math.isfinite(progress.loss) else None,
         tokens_per_s=progress.tokens_per_s,
         step_s=progress.step_s,
         phase=progress.phase,
@@ -94,10 +95,10 @@ def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
     progress.hear(line.time)
     if found.phase:
         progress.enter(found.phase, line.time)
-    if found.row.kind == "train" and found.row.step is not None and progress.observe(found.row, line.time):
-        state.losses.observe(found.row)
     state.compiling.count(found.counters, progress.num_rows)
-    return _news(state) if state.losses.opinion() else ()
+    if found.row.kind == "train" and found.row.step is not None and progress.observe(found.row, line.time):
+        return _stepped(state, found.row)
+    return ()
 
 
 def _log(state: State, line: Line) -> tuple[Finding, ...]:
@@ -111,7 +112,7 @@ def _log(state: State, line: Line) -> tuple[Finding, ...]:
     if not is_quiet or state.exceptions.open:
         found = tuple(finding for row in rows.rows(line) for finding in _row(state, row))
     if shape is not None:
-        _step(state, shape.read(text), line.time)
+        found += _step(state, shape.read(text), line.time)
     if text and not text.isspace():
         _keep(state.last_rows, text)
     return found
@@ -133,11 +134,18 @@ def _keep(last_rows: list[str], text: str) -> None:
         del last_rows[:LAST_ROWS]
 
 
-def _step(state: State, row: StepRow, time: float) -> None:
+def _step(state: State, row: StepRow, time: float) -> tuple[Finding, ...]:
     if state.progress.has_metrics:
         state.progress.act(time)
-    elif state.progress.observe(row, time):
-        state.losses.observe(row)
+        return ()
+    return _stepped(state, row) if state.progress.observe(row, time) else ()
+
+
+def _stepped(state: State, row: StepRow) -> tuple[Finding, ...]:
+    """A step came: its loss counts, and what was said about silence is over."""
+    state.losses.observe(row)
+    is_alarmed = state.headline[0] == "hung" or "stalled" in state.told
+    return _news(state) if is_alarmed or state.losses.is_alarming else ()
 
 
 def _row(state: State, row: rows.Row) -> list[Finding]:

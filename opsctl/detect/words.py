@@ -19,6 +19,7 @@ SKIP_MIN, SKIP_SHARE = 4, 0.4
 OVERFLOW_MANY = 24
 FAILURES = frozenset("EFC")
 
+_PASSED_ON = frozenset({"dataset_exception", "pin_memory_thread_died"})
 _WARNING = re.compile(r"\b\w*Warning: ")
 _PLACE = re.compile(r"user code at (\S+)|(?:from|in) (\S+\.py:\d+)")
 _SCALE = re.compile(
@@ -93,6 +94,9 @@ class Words:
             return None
         if hit is not None:
             return self._keep(_raised(hit, trace), replaces=hit)
+        outer = self._passed_on(rows) if trace.is_inner else None
+        if outer is not None:
+            return self._keep(replace(outer, where=trace.where), replaces=outer)
         cause, weight = _unknown_exception(trace)
         text = f"{trace.kind}: {trace.message}".rstrip(": ")[:MAX_TEXT]
         hit = Hit(
@@ -101,6 +105,12 @@ class Words:
         )  # fmt: skip
         self._count(hit)
         return self._keep(hit)
+
+    def _passed_on(self, rows: int) -> Hit | None:
+        """The hit of a worker's exception that the main process is just passing on."""
+        newest = self.hits[-1] if self.hits else None
+        is_it = newest is not None and newest.rows == rows and newest.cause in _PASSED_ON
+        return newest if is_it else None
 
     def root_row(self, text: str) -> None:
         """Note where torch's elastic summary begins to name the first failure."""
