@@ -45,16 +45,17 @@ def number(value: float | None, form: str = ".2f") -> str:
 
 def summary(run: dict[str, Any], result: dict[str, Any], snapshot: str, seconds: float) -> Table:
     """The closing table."""
-    cache = result["cache"]
+    counters = result["counters"]
+    hits, misses = (counters[f"fx_{kind}"] + counters[f"aot_{kind}"] for kind in ("hits", "misses"))
     rows = [
         ("steps", str(result["steps"])),
         ("loss, first and last", f"{number(result['loss_first'])} -> {number(result['loss_last'])}"),
         ("acceptance length, before and after", f"{number(result['tau_before'])} -> {number(result['tau_after'])}"),
         ("  on prompts that do not loop", number(result["tau_not_looping"])),
-        ("  prompt-lookup baseline there", number(result["lookup_tau"])),
+        ("  prompt-lookup baseline on those", number(result["lookup_tau_not_looping"])),
         ("looping prompts", number(result["looping_share"], ".0%")),
         ("tokens/s", number(result["tokens_per_s"], ",.0f")),
-        ("compile cache, hits and misses", f"{cache['hits']} and {cache['misses']}"),
+        ("compile cache, hits and misses", f"{hits} and {misses}"),
         ("run", run["folder"]),
         ("log", f"{run['folder']}/train.log"),
         ("snapshot", snapshot),
