@@ -30,6 +30,8 @@ WINDOW_BYTES = 8 << 20
 # a quarter quicker than paramiko's first choice, aes128-ctr with a separate sum
 _QUICK_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
+_NOWHERE = logging.NullHandler()  # paramiko's tracebacks on stderr help nobody
+
 
 def _transport_factory(hop: Hop, known: KnownKeys) -> Callable[..., paramiko.Transport]:
     """What Fabric's client builds its transport with: our limits, ciphers, and the known types of key first."""
@@ -111,7 +113,7 @@ def _explain(error: Exception, hop: Hop, known: KnownKeys, identities: Identitie
 
 def open_hop(hop: Hop, gateway: fabric.Connection | None, dialled: socket.socket | None) -> fabric.Connection:
     """Check the host's key and log in, over a hop, a TCP connection or a ProxyCommand; raises Unreachable."""
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its tracebacks on stderr help nobody
+    logging.getLogger("paramiko").addHandler(_NOWHERE)
     known, identities = known_keys(hop.endpoint), Identities(hop.endpoint)
     connection = _connection(hop, known, identities, gateway)
     if dialled is not None:
