@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,14 @@ def test_dead_holder_of_the_terminal_costs_no_exit_record(runs: Runs) -> None:
     assert runs.ended(run)["attempts"][0]["exit_code"] == 7
 
 
+def test_a_run_whose_folder_was_deleted_leaves_nothing_running(runs: Runs) -> None:
+    run = runs.start("sleep", "600")
+    shutil.rmtree(runs.folder(run))
+    os.kill(runs.job_pid(run), signal.SIGTERM)
+    until(lambda: not runs.machinery(run))
+    assert runs.members(run) == []
+
+
 def test_pane_killed_and_the_run_goes_on(runs: Runs, opsctl: Callable[..., Any]) -> None:
     run = runs.start("sh", "-c", "echo one; until [ -e go ]; do sleep 0.05; done; echo two")
     until(lambda: runs.log(run) == b"one\n")
@@ -88,31 +97,39 @@ def test_pane_killed_and_the_run_goes_on(runs: Runs, opsctl: Callable[..., Any])
 
 
 @contextlib.contextmanager
-def _small_disk(folder: Path, size_mib: int) -> Iterator[Path]:
+def _small_disk(runs: Runs, folder: Path) -> Iterator[Path]:
+    """A disk of 4 MiB that holds the target's home; the runs on it end before it goes."""
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=True)
+    settings = {"default_target": "here", "targets": {"here": {"home": str(folder / "home")}}}
+    (runs.project / "opsctl.yaml").write_text(json.dumps(settings))
+    runs.home = folder / "home"
     try:
         yield folder
     finally:
+        runs.end_all()
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _fill(disk: Path) -> Path:
+    """Leave no room on the disk; returns the file that takes it."""
+    ballast = disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    return ballast
 
 
 @pytest.mark.root
 def test_full_disk_costs_nothing_but_log(runs: Runs, opsctl: Callable[..., Any], tmp_path: Path) -> None:
-    with _small_disk(tmp_path / "small", 4) as disk:
-        settings = {"default_target": "here", "targets": {"here": {"home": str(disk / "home")}}}
-        (runs.project / "opsctl.yaml").write_text(json.dumps(settings))
-        runs.home = disk / "home"
+    with _small_disk(runs, tmp_path / "small") as disk:
         job = (
             "echo before; until [ -e go ]; do sleep 0.05; done; seq 1000; "
             "until [ -e more ]; do sleep 0.05; done; echo after; exit 5"
         )
         run = runs.start("sh", "-c", job)
         until(lambda: runs.log(run) == b"before\n")
-        ballast = disk / "ballast"
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
+        _fill(disk)
         (runs.folder(run) / "go").touch()
         status = opsctl("train", "status", "--json").ok().json()
         assert status["state"] == "running"
@@ -126,15 +143,9 @@ def test_full_disk_costs_nothing_but_log(runs: Runs, opsctl: Callable[..., Any],
 
 @pytest.mark.root
 def test_log_is_whole_when_the_disk_has_room_again(runs: Runs, tmp_path: Path) -> None:
-    with _small_disk(tmp_path / "small", 4) as disk:
-        settings = {"default_target": "here", "targets": {"here": {"home": str(disk / "home")}}}
-        (runs.project / "opsctl.yaml").write_text(json.dumps(settings))
-        runs.home = disk / "home"
+    with _small_disk(runs, tmp_path / "small") as disk:
         run = runs.start("sh", "-c", "until [ -e go ]; do sleep 0.05; done; seq 20000; touch done; sleep 600")
-        ballast = disk / "ballast"
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
+        ballast = _fill(disk)
         (runs.folder(run) / "go").touch()
         until((runs.folder(run) / "done").exists)
         expected = "".join(f"{n}\n" for n in range(1, 20001)).encode()

@@ -103,6 +103,7 @@ class Runs:
                     with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                         os.kill(pid, signal.SIGKILL)
                 until(lambda entry=entry: not processes_with(entry))
+            Path(json.loads(path.read_text())["socket"]).unlink(missing_ok=True)
 
 
 @pytest.fixture

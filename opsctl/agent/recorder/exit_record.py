@@ -19,23 +19,29 @@ class ExitFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reserve = path.with_name(path.name + ".reserve")
-        self._descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor: int | None = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.pwrite(self._descriptor, b" " * RESERVED_BYTES, 0)
 
     def write(self, record: ExitRecord) -> None:
-        """Put the record in place: in its own room, or beside it where it has outgrown that."""
+        """Put the record in place: in its own room, or else beside it; after an OSError it may be tried again."""
         data = json.dumps(to_json(record), indent=1).encode() + b"\n"
-        try:
-            if len(data) > RESERVED_BYTES:
-                raise OSError(f"{len(data)} bytes do not fit")
-            os.pwrite(self._descriptor, data, 0)
-            os.ftruncate(self._descriptor, len(data))
-            os.fsync(self._descriptor)
-            self._reserve.replace(self._path)
-            fsync_folder(self._path.parent)
-        except OSError:  # a file system that copies on write may need new room: give ours back first
-            with contextlib.suppress(OSError):  # the same fault shows itself, and is raised, in the next line
-                self._reserve.unlink(missing_ok=True)
-            write_atomic(self._path, data)
-        finally:
+        if self._descriptor is not None and len(data) <= RESERVED_BYTES:
+            with contextlib.suppress(OSError):  # a file system that copies on write may want new room even so
+                self._write_in_place(self._descriptor, data)
+                return
+        self._give_room_back()
+        write_atomic(self._path, data)
+
+    def _write_in_place(self, descriptor: int, data: bytes) -> None:
+        os.pwrite(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))
+        os.fsync(descriptor)
+        self._reserve.replace(self._path)
+        fsync_folder(self._path.parent)
+
+    def _give_room_back(self) -> None:
+        if self._descriptor is not None:
             os.close(self._descriptor)
+            self._descriptor = None
+        with contextlib.suppress(OSError):  # the same fault shows itself in what comes next
+            self._reserve.unlink(missing_ok=True)

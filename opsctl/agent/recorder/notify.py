@@ -12,11 +12,23 @@ import sys
 from typing import Any
 
 from opsctl.agent.recorder.loop import Loop
-from opsctl.records import Notify, to_json
+from opsctl.records import Notify, RunRecord, Verdict, to_json
 
 LIMIT_S = 20.0
 HEARTBEAT_PERIOD_S = 60.0
 MAX_WAITING = 32
+
+
+def news(run: RunRecord, verdict: Verdict, before: Verdict, now: float) -> dict[str, Any]:
+    """The message about a verdict that changed."""
+    return {
+        "run_id": run.run_id,
+        "name": run.spec.name,
+        "operator": run.spec.operator,
+        "time": now,
+        "before": before.verdict,
+        "verdict": to_json(verdict),
+    }
 
 
 class Notifier:

@@ -21,7 +21,7 @@ from opsctl.agent.recorder.job import RunningJob
 from opsctl.agent.recorder.kernel import kernel_rows, oom_kills, open_kernel_log
 from opsctl.agent.recorder.loop import READ, Loop
 from opsctl.agent.recorder.members import Members
-from opsctl.agent.recorder.notify import Notifier
+from opsctl.agent.recorder.notify import Notifier, news
 from opsctl.agent.recorder.output import Output
 from opsctl.agent.recorder.pane import Pane
 from opsctl.agent.recorder.restarts import restarts
@@ -29,12 +29,13 @@ from opsctl.agent.recorder.sampler import Sampler
 from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
-from opsctl.records import Attempt, End, ExitRecord, ProcessIdentity, RunRecord, Sample, StopRequest, Verdict, to_json
+from opsctl.records import Attempt, End, ExitRecord, ProcessIdentity, RunRecord, Sample, StopRequest, Verdict
 
 POLL_PERIOD_S = 0.25
 TICK_PERIOD_S = 1.0
 LEFTOVER_GRACE_S = 5.0  # for what a job leaves behind when it ends by itself
 LAST_NEWS_S = 10.0  # how long the end waits for notifications that are on their way
+EXIT_LIMIT_S = 300.0  # how long a disk is asked again to take the exit record
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126  # what a shell says of a program that it cannot start
 
 
@@ -179,18 +180,8 @@ class Recorder:
         self._detection.retry()
 
     def _tell(self, verdict: Verdict, before: Verdict | None) -> None:
-        if before is None:
-            return  # every run begins as starting: no news
-        self._notifier.tell(
-            {
-                "run_id": self._record.run_id,
-                "name": self._spec.name,
-                "operator": self._spec.operator,
-                "time": now_s(),
-                "before": before.verdict,
-                "verdict": to_json(verdict),
-            }
-        )
+        if before is not None:  # every run begins as starting: no news
+            self._notifier.tell(news(self._record, verdict, before, now_s()))
 
     # -- end -------------------------------------------------------------------------------------------
 
@@ -279,9 +270,18 @@ class Recorder:
             lambda: release(home, self._record.run_id),
         ):
             self._loop.guard(step)  # whatever fails here, the record comes
-        self._exit_file.write(
-            ExitRecord(self._record.run_id, tuple(self._attempts), self._detection.verdict, self._output.log.size)
-        )
+        self._write_exit(time.monotonic() + EXIT_LIMIT_S)
+
+    def _write_exit(self, deadline: float) -> None:
+        """Write the record; a disk that takes nothing is asked again for a while, a folder that is gone is not."""
+        record = ExitRecord(self._record.run_id, tuple(self._attempts), self._detection.verdict, self._output.log.size)
+        try:
+            self._exit_file.write(record)
+        except OSError as error:
+            if self._paths.folder.is_dir() and time.monotonic() < deadline:
+                self._loop.later(1.0, lambda: self._write_exit(deadline))
+                return
+            self._complain(f"the exit record cannot be written: {error}")
         self._leave(time.monotonic() + LAST_NEWS_S)
 
     def _leave(self, deadline: float) -> None:
