@@ -60,6 +60,7 @@ class Gpu:
     total_mib: float | None = None
     limit_w: float | None = None
     problem: str = ""
+    maintenance: str = ""
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=240))
     slow: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=240))  # lowest MiB of each span
     peak_w: float = 0.0
@@ -73,6 +74,7 @@ class Gpu:
         self.total_mib = sample.total_mib or self.total_mib
         self.limit_w = sample.power_limit_w or self.limit_w
         self.problem, self.missing = sample.problem, 0
+        self.maintenance = sample.maintenance or self.maintenance
         self.points.append(
             Point(
                 time,

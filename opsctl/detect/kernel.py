@@ -23,6 +23,12 @@ WEIGHT = {
 }
 DEFAULT_WEIGHT = 65
 
+_UNKNOWN_XID = {
+    "name": "not in this table",
+    "cause": "hardware_warning",
+    "severity": "warning",
+    "action": "Look the number up in the GPU vendor's list of Xid errors; watch whether the job goes on.",
+}
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
 _PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
 _PID = re.compile(r"pid='?(\d+)'?")
@@ -91,9 +97,7 @@ class Kernel:
         bus, number, rest = match.groups()
         previous = _PREVIOUS.search(rest)
         code = previous.group(1) if previous else number
-        known: dict[str, Any] = _xids().get(
-            code, {"name": "", "cause": "hardware_warning", "severity": "warning", "action": ""}
-        )
+        known = _xids().get(code, _UNKNOWN_XID)
         pid, name = _PID.search(rest), _NAME.search(rest)
         own = self._is_own(int(pid.group(1)) if pid else None, name.group(1) if name else "", bus)
         said = f"Xid {code} on {bus}: {known['name']}".rstrip(": ")

@@ -92,7 +92,7 @@ def growth(times: Sequence[float], used: Sequence[float], total_mib: float | Non
     rise = floors[-1] - floors[0]
     if min(rises) <= 0 or rises[-1] < 0.3 * rise / len(rises):
         return None  # it came back once, or slows down to a level
-    if rise < max(GROWTH_SHARE * (total_mib or 0.0), GROWTH_FLOOR_MIB):
+    if rise < _swing(used) or rise < max(GROWTH_SHARE * (total_mib or 0.0), GROWTH_FLOOR_MIB):
         return None
     span = times[-1] - times[0]
     full_in_s = (total_mib - used[-1]) / (rise / (0.75 * span)) if total_mib else None
@@ -101,7 +101,16 @@ def growth(times: Sequence[float], used: Sequence[float], total_mib: float | Non
     return Growth(used[0], used[-1], span, full_in_s)
 
 
+def _swing(used: Sequence[float]) -> float:
+    """How far the series swings within a quarter, at the median."""
+    return sorted(max(quarter) - min(quarter) for quarter in _quarters(used))[1]
+
+
 def _floors(used: Sequence[float]) -> list[float]:
     """The lowest values of the series' four quarters."""
+    return [min(quarter) for quarter in _quarters(used)]
+
+
+def _quarters(used: Sequence[float]) -> list[Sequence[float]]:
     quarter = len(used) / 4
-    return [min(used[round(part * quarter) : round((part + 1) * quarter)]) for part in range(4)]
+    return [used[round(part * quarter) : round((part + 1) * quarter)] for part in range(4)]

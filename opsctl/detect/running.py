@@ -45,6 +45,9 @@ def _note(state: State) -> tuple[str, tuple[str, ...]]:
     event = state.kernel.note()
     if event is not None:
         return "hardware_warning", (event.text,)
+    asked = [f"GPU {gpu.index}: {gpu.maintenance}" for gpu in state.gpus.gpus.values() if gpu.maintenance]
+    if asked:
+        return "hardware_warning", tuple(asked)
     problem = state.gpus.problem
     if not problem or "no nvidia-smi" in problem or state.gpus.gpus:
         return "ok", ()

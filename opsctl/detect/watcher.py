@@ -20,6 +20,8 @@ from opsctl.records import End, Event, Finding, Line, Sample, Verdict
 
 __all__ = ["Baseline", "Context", "State", "judge", "observe", "start"]
 
+_SEVERITIES = {"crashed": "fatal", "hung": "error", "eager_fallback": "error", "degraded": "warning"}
+_NOTES = frozenset({"hardware_warning", "telemetry_unavailable", "driver_mismatch", "elastic_restart"})
 MAX_SHAPES = 512
 LAST_ROWS = 20
 _DIGITS = str.maketrans("123456789", "000000000")
@@ -223,9 +225,7 @@ def _news(state: State) -> tuple[Finding, ...]:
     if headline == state.headline:
         return tuple(found)
     state.headline, state.headline_since = headline, state.now
-    severity = {"crashed": "fatal", "hung": "error", "eager_fallback": "error", "degraded": "warning"}.get(
-        opinion.verdict
-    )
+    severity = _SEVERITIES.get(opinion.verdict, "info" if opinion.cause in _NOTES else "")
     if severity:
         found.append(_verdict_finding(state, opinion, severity))
     return tuple(found)

@@ -1,0 +1,157 @@
+"""What an end amounts to: status, signal, words before it, the kernel, and who asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.detect.watching import Watching, gpu
+
+OOM = "[ 99.1] Out of memory: Killed process 771 (python) total-vm:1kB, anon-rss:1kB"
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/j/train.py", line 88, in <module>
+    main()
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "pair"),
+    [
+        ({"exit_code": 0}, ("finished", "ok")),
+        ({"exit_code": 75}, ("stopped", "ok")),
+        ({"exit_code": 1}, ("crashed", "cause_unknown")),
+        ({"signal": 9}, ("crashed", "sigkill_unknown")),
+        ({"exit_code": 137}, ("crashed", "sigkill_unknown")),
+        ({"signal": 11}, ("crashed", "segfault")),
+        ({"signal": 15}, ("stopped", "sigterm")),
+        ({"exit_code": 143}, ("stopped", "sigterm")),
+        ({"exit_code": 130}, ("stopped", "keyboard_interrupt")),
+        ({"signal": 1}, ("crashed", "sighup")),
+        ({"signal": 9, "oom_killed": True}, ("crashed", "host_oom_killed")),
+        ({"signal": 9, "stop_requested": True}, ("stopped", "ok")),
+        ({"signal": 15, "stop_requested": True}, ("stopped", "ok")),
+        ({"exit_code": 0, "stop_requested": True}, ("stopped", "ok")),
+    ],
+)
+def test_the_status_alone(end: dict[str, object], pair: tuple[str, str]) -> None:
+    watch = Watching()
+    watch.steps(20)
+    watch.end(**end)
+    assert watch.pair == pair
+
+
+def test_an_uncaught_exception_is_the_cause_with_its_place_and_bytes() -> None:
+    watch = Watching()
+    watch.steps(20)
+    start = watch.at
+    watch.text("".join(f"[rank3]: {row}\n" for row in TRACEBACK.format("ValueError: no labels").splitlines()))
+    watch.end(exit_code=1)
+    assert watch.pair == ("crashed", "python_exception")
+    finding = watch.findings[-1]
+    assert (finding.rank, finding.where, finding.severity) == (3, "/srv/j/train.py:88", "fatal")
+    assert (finding.start, finding.end) == (start, watch.at)
+
+
+def test_a_caught_traceback_long_before_the_end_is_not_its_cause() -> None:
+    watch = Watching()
+    watch.steps(20)
+    watch.text(TRACEBACK.format("RuntimeError: CUDA out of memory. Tried to allocate 1.00 GiB."))
+    watch.steps(40, first=21)
+    assert watch.pair == ("healthy", "ok")
+    watch.end(signal=9)
+    assert watch.pair == ("crashed", "sigkill_unknown")
+
+
+def test_the_kernel_names_the_out_of_memory_killer() -> None:
+    watch = Watching(pid=771)
+    watch.steps(20)
+    watch.line(OOM, source="kernel")
+    watch.end(signal=9)
+    assert watch.pair == ("crashed", "host_oom_killed")
+
+
+def test_the_out_of_memory_killer_of_another_process_is_not_ours() -> None:
+    watch = Watching(pid=5)
+    watch.steps(20)
+    watch.line(OOM.replace("771", "99771").replace("python", "mysqld"), source="kernel")
+    watch.end(signal=9)
+    assert watch.pair == ("crashed", "sigkill_unknown")
+
+
+def test_hardware_outranks_what_it_does_to_the_job() -> None:
+    watch = Watching(pid=771)
+    watch.steps(20)
+    watch.text(TRACEBACK.format("RuntimeError: CUDA error: unspecified launch failure"))
+    watch.line(
+        "[ 99.1] NVRM: Xid (PCI:0000:1b:00): 79, pid=771, name=python, GPU has fallen off the bus.", source="kernel"
+    )
+    watch.end(exit_code=1)
+    assert watch.pair == ("crashed", "gpu_lost")
+    assert "Reboot" in watch.verdict.advice
+
+
+def test_the_root_failure_outranks_its_echoes() -> None:
+    watch = Watching()
+    watch.steps(20)
+    watch.line("[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has 1 GiB")
+    watch.line(
+        "[rank0]:[E412 08:21:01.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: x"
+    )
+    watch.line("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
+    watch.end(exit_code=1)
+    assert watch.pair == ("crashed", "cuda_oom")
+    assert any("rank 3" in row for row in watch.verdict.evidence)
+
+
+def test_memory_that_nobody_holds_any_more() -> None:
+    watch = Watching()
+    watch.steps(20)
+    for _ in range(4):
+        watch.sample(gpu(util=0, used=60000, power=70))
+    watch.end(signal=9)
+    assert watch.pair == ("crashed", "gpu_memory_not_released")
+
+
+def test_a_status_zero_after_words_about_a_signal_is_a_stop() -> None:
+    watch = Watching()
+    watch.steps(20)
+    watch.line("received SIGTERM, saving and leaving")
+    watch.end(exit_code=0)
+    assert watch.pair == ("stopped", "sigterm")
+
+
+def test_words_in_passing_do_not_explain_a_signal() -> None:
+    watch = Watching()
+    watch.line("No module named 'apex', using the native layer norm")
+    watch.end(signal=9)
+    assert watch.pair == ("crashed", "sigkill_unknown")
+
+
+def test_a_part_that_failed_while_the_job_lives() -> None:
+    watch = Watching()
+    watch.steps(20, every_s=0.5)
+    watch.line("Exception in thread replica-2:")
+    watch.text(
+        TRACEBACK.format(
+            "RuntimeError: Detected that you are using FX to symbolically trace a dynamo-optimized function."
+        )
+    )
+    watch.ticks(3)
+    assert watch.pair == ("healthy", "ok")
+    watch.ticks(5)
+    assert watch.pair == ("crashed", "fx_trace_race")
+    watch.steps(2, first=21)
+    assert watch.pair == ("healthy", "ok")
+
+
+def test_every_verdict_after_an_alarm_has_its_finding() -> None:
+    watch = Watching()
+    watch.steps(20)
+    watch.text(TRACEBACK.format("KeyError: 'x'"))
+    watch.end(exit_code=1)
+    assert [(finding.cause, finding.severity) for finding in watch.findings] == [
+        ("python_exception", "fatal"),
+        ("python_exception", "fatal"),
+    ]
+    assert watch.findings[-1].summary.startswith("crashed")
+    assert watch.verdict.since == watch.now
