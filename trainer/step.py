@@ -35,7 +35,9 @@ class Functions:
     chunk: ChunkFn
 
 
-def step_functions(config: DrafterConfig, form: AttentionForm, *, wrap: Wrap = lambda _, function: function) -> Functions:
+def step_functions(
+    config: DrafterConfig, form: AttentionForm, *, wrap: Wrap = lambda _, function: function
+) -> Functions:
     """Return the functions of a step, each given its name and passed through `wrap` (which compiles, or not)."""
     build = dense_builder if form == "dense" else flex_builder
     return Functions(
@@ -109,9 +111,7 @@ def step_loss(
 ) -> LossSums:
     """Return the loss sums of one batch; the caller divides by the weight of all ranks and runs the backward."""
     hidden_BQH = draft_hidden(drafter, functions, frozen, inputs, target_hidden_BSC)
-    return loss_sums(
-        hidden_BQH, frozen.head_VH, inputs.supervised, chunk_slots=chunk_slots, run_chunk=functions.chunk
-    )
+    return loss_sums(hidden_BQH, frozen.head_VH, inputs.supervised, chunk_slots=chunk_slots, run_chunk=functions.chunk)
 
 
 def spread_slots(values_L: Tensor, inputs: StepInputs) -> Tensor:

@@ -40,12 +40,13 @@ class CompilerCount:
 
     def __enter__(self) -> CompilerCount:
         self._log.touch()
+        path = os.environ.get("PATH", os.defpath)
         for name in COMPILERS:
-            if real := shutil.which(name):
-                self._write_script(name, real)
-        self._set("PATH", f"{self._folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+            if shutil.which(name):
+                self._write_script(name, name, path)
+        self._set("PATH", f"{self._folder}{os.pathsep}{path}")
         if ptxas := _ptxas():
-            self._set("TRITON_PTXAS_PATH", str(self._write_script("ptxas", ptxas)))
+            self._set("TRITON_PTXAS_PATH", str(self._write_script("ptxas", ptxas, path)))
         self._is_open = True
         sys.addaudithook(self._on_audit)  # stays for the life of the process; it only counts while entered
         return self
@@ -68,16 +69,21 @@ class CompilerCount:
         self._saved[name] = os.environ.get(name)
         os.environ[name] = value
 
-    def _write_script(self, name: str, real: str) -> Path:
-        """Write a script that notes a compilation (a call with an output: not `--version`) and runs the compiler."""
-        path = self._folder / name
-        log, program = shlex.quote(str(self._log)), shlex.quote(real)
-        path.write_text(
-            f'#!/bin/sh\ncase " $* " in *" -o "*|*" -c "*) echo {name} >> {log};; esac\nexec {program} "$@"\n',
-            encoding="utf-8",
+    def _write_script(self, name: str, program: str, path: str) -> Path:
+        """Write a script that notes a compilation (a call with an output: not `--version`) and becomes the compiler.
+
+        The compiler is started by the name that the caller used: gcc reports that name, and torch hashes the report.
+        """
+        script = self._folder / name
+        lines = (
+            "#!/bin/sh",
+            f'case " $* " in *" -o "*|*" -c "*) echo {name} >> {shlex.quote(str(self._log))};; esac',
+            f"PATH={shlex.quote(path)}; export PATH",
+            f'exec {shlex.quote(program)} "$@"',
         )
-        path.chmod(0o755)
-        return path
+        script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        script.chmod(0o755)
+        return script
 
     def _on_audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._is_open or event != "subprocess.Popen":

@@ -118,7 +118,9 @@ def write_sliding_case(folder: Path, *, mask_name: str, window_of_mask: int = 6)
     drafter = Drafter(config)
     batch, anchors = packed_batch(), packed_anchors()
     embed, head, target = torch.randn(30, 16), torch.randn(30, 16), torch.randn(2, 24, config.context_size)
-    naive_batch = NaiveBatch(*(t.numpy() for t in (*batch.tensors().values(), anchors.position_BN, anchors.is_valid_BN)))
+    naive_batch = NaiveBatch(
+        *(t.numpy() for t in (*batch.tensors().values(), anchors.position_BN, anchors.is_valid_BN))
+    )
     hidden = NaiveDrafter(double_weights(drafter.state_dict()), config).hidden(
         naive_batch, embed.double().numpy(), target.double().numpy()
     )

@@ -80,8 +80,10 @@ def test_a_binary_that_is_gone_is_not_called_warm(cold: tuple[Path, Any], tiny_r
 
 
 def test_training_after_a_prewarm_compiles_nothing(cold: tuple[Path, Any], tiny_recipe: Path, tmp_path: Path) -> None:
+    before = set(cold[0].rglob("*.so"))
     done = run("train", str(tiny_recipe), "steps=2", cache=cold[0], cwd=tmp_path)
     assert done.returncode == 0, done.stdout
+    assert set(cold[0].rglob("*.so")) == before
     counters = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["counters"]
     assert (counters["fx_hits"], counters["fx_misses"], counters["aot_hits"], counters["aot_misses"]) == (5, 0, 3, 0)
     assert counters["recompiles"] == counters["graph_breaks"] == 0

@@ -147,9 +147,7 @@ def test_a_stopped_run_keeps_its_last_step_and_goes_on_as_if_never_stopped(train
     assert result_of(stopped)["resumed_from"] == str(stopped / "checkpoints" / f"step-{step}")
     with when(lambda: len(steps_of(straight)) >= total, terminate_self):
         assert train(straight, "steps=100000", f"checkpoint.every_steps={total}") == 75
-    assert_same_checkpoint(
-        stopped / "checkpoints" / f"step-{total}", straight / "checkpoints" / f"step-{total}"
-    )
+    assert_same_checkpoint(stopped / "checkpoints" / f"step-{total}", straight / "checkpoints" / f"step-{total}")
 
 
 def test_a_stop_while_preparing_ends_with_75_and_nothing_half_made(train: Train, tmp_path: Path) -> None:

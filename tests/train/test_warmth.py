@@ -46,6 +46,18 @@ def test_an_absolute_path_is_noticed_once(tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_a_compiler_reports_the_same_with_and_without_the_count() -> None:
+    """torch hashes this report: were it another, what is prewarmed here would be compiled again by the run."""
+
+    def report() -> str:
+        return subprocess.run(["g++", "-v"], check=True, capture_output=True, text=True).stderr
+
+    with CompilerCount():
+        counted = report()
+    assert counted == report()
+
+
+@needs_compiler
 def test_asking_a_compiler_for_its_version_is_no_compilation() -> None:
     with CompilerCount() as compilers:
         subprocess.run(["g++", "--version"], check=True, capture_output=True)
