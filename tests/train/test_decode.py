@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tests.train.verifiers import HIDDEN, VOCAB, ScriptedDrafter, prompts, tiny_verifier
 from trainer.blockwise import Decoded, block_decode, num_agreeing
@@ -79,18 +80,38 @@ def test_a_scripted_drafter_gains_exactly_what_its_script_says(
 
 
 def test_the_drafter_sees_nothing_at_or_after_the_bonus_token() -> None:
-    verifier, asked = tiny_verifier(), prompts(6)
-    (text,) = greedy_responses(verifier, asked, max_new_tokens=9, rows=1, talk=QUIET)
-    drafter = ScriptedDrafter(verifier, [[*asked[0].tolist(), *text]], block_size=4, wrong_every=0)
-    block_decode(verifier, drafter, asked, max_new_tokens=9, rows=1)
-    assert [int(seen) for seen in drafter.seen_context] == [6, 10]
+    verifier, asked = tiny_verifier(), prompts(6, 3)
+    answers = greedy_responses(verifier, asked, max_new_tokens=9, rows=2, talk=QUIET)
+    texts = [[*prompt.tolist(), *answer] for prompt, answer in zip(asked, answers, strict=True)]
+    drafter = ScriptedDrafter(verifier, texts, block_size=4, wrong_every=0)
+    block_decode(verifier, drafter, asked, max_new_tokens=9, rows=2)
+    assert [seen.tolist() for seen in drafter.seen_context] == [[6, 3], [10, 7]]
 
 
-def test_a_real_drafter_sees_the_same_context_alone_and_among_others() -> None:
-    verifier, asked, drafter = tiny_verifier(), prompts(*LENGTHS), small_drafter()
-    together = block_decode(verifier, drafter, asked, max_new_tokens=24, rows=4)
-    alone = [block_decode(verifier, drafter, [prompt], max_new_tokens=24, rows=1)[0] for prompt in asked]
-    assert together == alone
+def test_a_real_drafter_guesses_the_same_alone_and_among_others() -> None:
+    verifier, asked, drafter = tiny_verifier(), prompts(*LENGTHS), RecordingDrafter(small_drafter())
+    block_decode(verifier, drafter, asked, max_new_tokens=12, rows=4)
+    together = drafter.blocks
+    for row, prompt in enumerate(asked):
+        drafter.blocks = []
+        block_decode(verifier, drafter, [prompt], max_new_tokens=12, rows=1)
+        assert len(drafter.blocks) == 11, "an untrained drafter should gain nothing here"
+        for alone_1bH, together_BbH in zip(drafter.blocks, together, strict=True):
+            torch.testing.assert_close(alone_1bH[0], together_BbH[row], atol=1e-5, rtol=1e-4)
+
+
+class RecordingDrafter:
+    """A real drafter whose blocks are kept."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.config, self.context_features = drafter.config, drafter.context_features
+        self._drafter = drafter
+        self.blocks: list[Tensor] = []
+
+    def draft_block(self, *arguments: Tensor | None) -> Tensor:
+        """Return what the drafter returns."""
+        self.blocks.append(self._drafter.draft_block(*arguments))  # type: ignore[arg-type]  # passed through
+        return self.blocks[-1]
 
 
 def test_measuring_stops_when_asked() -> None:
