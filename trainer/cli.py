@@ -77,9 +77,17 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _train(options: argparse.Namespace, signals: StopSignals) -> int:
     from trainer.recipe import load_recipe
+    from trainer.result import Result
     from trainer.train import train
 
-    return train(load_recipe(options.recipe, options.overrides), folder=Path.cwd(), signals=signals)
+    try:
+        recipe = load_recipe(options.recipe, options.overrides)
+    except TrainerError as error:
+        result = Result(name=options.recipe.stem, num_steps=0, phase="start")
+        result.fail(error, error.exit_code)
+        result.write(Path.cwd())
+        raise
+    return train(recipe, folder=Path.cwd(), signals=signals)
 
 
 def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -87,7 +87,7 @@ def silencing_switches(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
-def compiler_options(device_type: str) -> dict[str, bool]:
+def compiler_options(device_type: str) -> dict[str, Any]:
     """Return what is asked of Inductor, function by function: its global configuration is per thread since torch 2.13.
 
     Headers are not precompiled: torch keeps those outside the cache folder, so a cache on another machine would start
@@ -164,7 +164,7 @@ def _running(name: str) -> Iterator[None]:
         del _thread.running
 
 
-def explain(error: Exception, name: str, arguments: Any) -> CompileError | None:
+def explain(error: BaseException, name: str, arguments: Any) -> CompileError | None:
     """Return what an error of torch's compiler means for a function, None where it is the function's own error."""
     text = str(error)
     if _UNFUSED_TEXT in text:

@@ -41,8 +41,9 @@ class StopSignals:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._pid:  # a forked worker inherits the handler; its parent decides for it
             return
-        self.requested = signal.Signals(number).name
-        if not self._holds:
+        is_first = self.requested is None
+        self.requested = self.requested or signal.Signals(number).name
+        if is_first and not self._holds:  # a second one must not tear what the first one's handling saves
             raise StopRequested(self.requested)
 
     @contextmanager

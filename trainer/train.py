@@ -17,7 +17,7 @@ import torch
 
 from trainer.anchors import draw_anchors
 from trainer.checkpoint import TrainState, find_checkpoint, load_checkpoint, save_checkpoint
-from trainer.compile import CompileError, Counters, Discipline
+from trainer.compile import CompileError, Counters, Discipline, explain
 from trainer.config import to_yaml
 from trainer.data import PackedRows
 from trainer.decode import measure_acceptance
@@ -55,8 +55,11 @@ def train(recipe: Recipe, *, folder: Path, signals: StopSignals) -> int:
             result.fail(error, error.exit_code)
             say(f"{recipe.name}: {error}")
         except BaseException as error:
-            result.fail(error, 1)
-            raise
+            if not (broken := explain(error, "code outside the discipline", ())):
+                result.fail(error, 1)
+                raise
+            result.fail(broken, broken.exit_code)
+            say(f"{recipe.name}: {broken}")
         finally:
             result.seconds = round(time.monotonic() - started_at, 2)
             result.phase, result.counters = metrics.phase, asdict(trainer.counters())

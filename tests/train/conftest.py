@@ -42,7 +42,7 @@ def inductor_cache(inductor_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 @pytest.fixture(scope="session")
 def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe of a one-layer drafter for a verifier of a few thousand weights; what it prepares is shared by all tests."""
+    """A recipe of a one-layer drafter for a tiny verifier; what it prepares is shared by all tests."""
     folder = tmp_path_factory.mktemp("tiny")
     path = folder / "tiny.yaml"
     path.write_text(TINY_RECIPE.format(data_dir=folder / "data"), encoding="utf-8")

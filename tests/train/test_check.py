@@ -107,7 +107,7 @@ def test_a_case_with_sliding_layers_has_a_second_mask(tmp_path: Path, name: str)
 
 def test_a_wrong_sliding_mask_is_found(tmp_path: Path) -> None:
     case = write_sliding_case(tmp_path / "case", mask_name="mask_sliding", window_of_mask=7)
-    assert [d.name for d in check_case(case).differences if not d.is_within][0] == "mask_sliding"
+    assert next(d.name for d in check_case(case).differences if not d.is_within) == "mask_sliding"
 
 
 def write_sliding_case(folder: Path, *, mask_name: str, window_of_mask: int = 6) -> Path:

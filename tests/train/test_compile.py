@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch._dynamo
 import torch._inductor.config
 from torch import Tensor
 
+import trainer.compile
 from trainer.compile import CompileError, Discipline, SealBroken, SwitchRefused, own_code, refuse_silencers
 
 # inductor itself still uses what torch deprecates
@@ -195,6 +197,14 @@ def test_switches_are_read_as_the_calling_thread_sees_them() -> None:
     thread.join()
     assert len(caught) == 1
     refuse_silencers({})
+
+
+def test_the_module_stands_alone() -> None:
+    """It serves pipelines that are not this trainer's, so it must not bring the trainer along."""
+    tree = ast.parse(Path(trainer.compile.__file__).read_text(encoding="utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert not [module for module in modules if module and module.split(".")[0] in ("trainer", "opsctl")]
 
 
 def test_a_copy_has_its_own_code_and_the_same_defaults_and_closure() -> None:

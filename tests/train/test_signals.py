@@ -26,6 +26,14 @@ def test_within_held_it_only_sets_the_flag() -> None:
             signals.raise_if_requested()
 
 
+def test_a_second_signal_does_not_tear_the_handling_of_the_first() -> None:
+    with StopSignals() as signals:
+        with pytest.raises(StopRequested, match="SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.requested == "SIGTERM"
+
+
 def test_holds_nest() -> None:
     with StopSignals() as signals, signals.held():
         with signals.held():

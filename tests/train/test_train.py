@@ -209,6 +209,9 @@ def test_a_wrong_recipe_ends_with_2_and_names_the_key(
     assert train(tmp_path / "run", override) == 2
     seen = capsys.readouterr()
     assert message in seen.out + seen.err
+    result = result_of(tmp_path / "run")
+    assert (result["status"], result["exit_code"]) == ("failed", 2)
+    assert message in result["cause"]
 
 
 def test_a_switch_that_silences_torch_ends_with_2(
