@@ -28,6 +28,7 @@ install: system $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable .
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q opsctl
 	touch $@
 
 # What the tests need beside it: the tools, and the trainer's pinned set.
