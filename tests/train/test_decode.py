@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -77,6 +79,21 @@ def test_a_scripted_drafter_gains_exactly_what_its_script_says(
     assert [one.num_cycles for one in decoded] == [
         expected_cycles(length, 33, block_size=block_size, wrong_every=wrong_every) for length in LENGTHS
     ]
+
+
+def test_a_draft_that_runs_past_the_end_of_the_response_is_cut_there() -> None:
+    asked = prompts(*LENGTHS)
+    free = greedy_responses(tiny_verifier(), asked, max_new_tokens=30, rows=4, talk=QUIET)
+    place = max(place for place, token in enumerate(free[1]) if token not in free[1][:place])
+    verifier = tiny_verifier(eos=free[1][place])
+    texts = [[*prompt.tolist(), *text] for prompt, text in zip(asked, free, strict=True)]
+    drafter = ScriptedDrafter(verifier, texts, block_size=8, wrong_every=0)
+    decoded = block_decode(verifier, drafter, asked, max_new_tokens=30, rows=4)
+    assert [list(one.tokens) for one in decoded] == greedy_responses(
+        verifier, asked, max_new_tokens=30, rows=4, talk=QUIET
+    )
+    assert (len(decoded[1].tokens), decoded[1].num_cycles) == (place + 1, math.ceil(place / 8))
+    assert place % 8, "the last draft must run past the end"
 
 
 def test_the_drafter_sees_nothing_at_or_after_the_bonus_token() -> None:
@@ -163,6 +180,7 @@ def test_a_response_of_one_token_counts_no_cycle() -> None:
         ([1] * 9, True),
         ([1] * 8, False),  # the first token repeats nothing
         ([0, 1, 2, 3, *[4, 5, 6] * 4, 9], True),
+        ([4, 5, 6, 7] * 3, True),
         ([4, 5, 6, 7, 8] * 3, False),  # the period is too long
         ([*[1, 2] * 4, 3, *[1, 2] * 4], False),  # broken in the middle
         ([], False),
