@@ -62,6 +62,8 @@ def prepare(
         prompts, _ = work.stored("prompts", work.prompts, *PROMPT_CHOICES)
         choices = DOCUMENT_CHOICES if corpus.responses == "corpus" else (*DOCUMENT_CHOICES, *RESPONSE_CHOICES)
         documents, reused_documents = work.stored("documents", work.documents, *choices)
+    if reused_verifier and reused_documents:
+        talk.say(f"nothing to prepare: the verifier is {path}, {len(documents)} documents stand in {corpus.data_dir}")
     return Prepared(path, documents, tuple(one.input_ids_S for one in prompts), reused_verifier, reused_documents)
 
 
