@@ -63,9 +63,12 @@ def test_every_quantity_can_fail(copied: Path, name: str) -> None:
     assert [d.name for d in check_case(copied).differences if not d.is_within] == [name]
 
 
-def test_a_weight_that_is_not_a_number_fails(copied: Path) -> None:
+def test_what_is_not_a_number_fails_and_is_null_in_json(copied: Path) -> None:
     change(copied, "model.safetensors", "norm.weight", float("nan"))
-    assert not check_case(copied).is_within
+    report = check_case(copied)
+    rows = {row["name"]: row for row in report.as_dict()["differences"]}
+    for name in ("hidden", "ce", "loss_decay"):
+        assert (rows[name]["largest"], rows[name]["ok"]) == (None, False)
 
 
 def test_the_report_for_people_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
