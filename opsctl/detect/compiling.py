@@ -69,8 +69,8 @@ class _Evidence:
         """One graph break is nothing; the other words come once and mean it."""
         if hit.cause != "graph_break":
             return True
-        places = len(self.words.places)
-        return places >= STORM_PLACES or self.words.counts[hit.name] >= STORM_COUNT
+        many = len(self.words.places) >= STORM_PLACES or self.words.counts[hit.name] >= STORM_COUNT
+        return many or (self.progress.is_at_speed() is False and bool(self._slow_text()))
 
     def _is_cleared(self, hit: Hit) -> bool:
         """Whether steps come as quickly as before the words, or as in a good run."""

@@ -15,6 +15,8 @@ IDLE_MEAN_PCT = 20.0
 FULL_DISK_PCT, FULL_DISK_MIB = 99.0, 256.0
 RESTART_ROWS, DISK_ROWS = 50, 200
 NEARLY_FULL = 0.95
+UNUSED_MIB = 1024.0
+_NO_GPU = frozenset({"no_devices", "driver_mismatch"})
 
 
 def learning(state: State, silence: Silence) -> Opinion | None:
@@ -62,6 +64,19 @@ def memory_growth(state: State, silence: Silence) -> Opinion | None:
             ahead = f"full in {found.full_in_s / 60:.0f} min at this pace" if found.full_in_s is not None else ""
             return Opinion("degraded", "memory_growth", 0.8, tuple(filter(None, (text, ahead))))
     return None
+
+
+def without_gpu(state: State, silence: Silence) -> Opinion | None:
+    """The job said that it sees no GPU, goes on without, and the GPUs have nothing to do."""
+    said = [
+        hit for hit in state.words.first.values() if hit.cause in ("no_devices", "driver_mismatch") and not hit.rows
+    ]
+    gpus = state.gpus.gpus.values()
+    unused = bool(gpus) and len(state.gpus.idle(6)) == len(gpus)
+    empty = all((gpu.points[-1].used or 0.0) < UNUSED_MIB for gpu in gpus if gpu.points)
+    if not said or not unused or not empty or not state.progress.has_stepped:
+        return None
+    return Opinion("degraded", said[0].cause, 0.8, (said[0].text, "the GPUs are idle and empty"))
 
 
 def heat(state: State, silence: Silence) -> Opinion | None:

@@ -199,9 +199,9 @@ def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
         return Opinion(verdict, cause, 0.85, (*_status(end), *((root.text,) if root else ())))
     if root is not None:
         return Opinion("crashed", root.cause, 0.7, _told(root, end), root.advice)
-    nothing = not state.num_rows_seen and end.exit_code is None
-    if nothing:
-        return Opinion("unknown", "cause_unknown", 0.3, ("the process is gone; no log, no status",))
+    if end.exit_code is None and not state.progress.num_rows:
+        text = "the process is gone; there is no status, and the log shows neither a step nor a failure"
+        return Opinion("unknown", "cause_unknown", 0.3, (text,))
     told = (*_status(end), *state.last_rows[-3:])
     return Opinion("crashed", "cause_unknown", 0.6, told)
 

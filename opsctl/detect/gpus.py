@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from opsctl.detect import memory
@@ -25,6 +24,7 @@ MISSING_POLLS = 2
 FOREIGN_MIB = 500.0
 SPACING_S = 15.0
 WINDOW_S, WINDOW_SAMPLES = 120.0, 24
+IDLE_SPAN_S = 30.0
 
 # Watts of well-known boards, for drivers that name no limit. First name that fits.
 _BOARD_W = (
@@ -34,7 +34,8 @@ _BOARD_W = (
     ("RTX 6000", 300.0), ("V100", 300.0), ("T4", 70.0), ("P100", 250.0), ("5090", 575.0), ("4090", 450.0),
     ("3090", 350.0), ("2080 Ti", 250.0), ("1080 Ti", 250.0), ("TITAN", 250.0),
 )  # fmt: skip
-_NO_DATA = re.compile(r"(?i)no running processes")
+NEIGHBOUR_PIDS = 512  # ranks and workers of one job are born close together
+_PYTHONIC = re.compile(r"(?i)python|pt_|torch|train|ray::|deepspeed|accelerate")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Point:
     temperature: float | None
     clock: float | None
     throttle: int | None
+    in_train: bool = True  # not while evaluating, saving or compiling
 
 
 @dataclass
@@ -68,27 +70,17 @@ class Gpu:
     was_flat: bool = False
     missing: int = 0
 
-    def observe(self, sample: GpuSample, time: float) -> None:
+    def observe(self, sample: GpuSample, time: float, *, in_train: bool) -> None:
         """Fold one sample of this GPU in."""
         self.name, self.bus_id = sample.name or self.name, sample.bus_id or self.bus_id
         self.total_mib = sample.total_mib or self.total_mib
         self.limit_w = sample.power_limit_w or self.limit_w
         self.problem, self.missing = sample.problem, 0
         self.maintenance = sample.maintenance or self.maintenance
-        self.points.append(
-            Point(
-                time,
-                sample.utilization_pct,
-                sample.used_mib,
-                sample.power_w,
-                sample.temperature_c,
-                sample.clock_mhz,
-                sample.throttle,
-            )
-        )
+        self.points.append(_point(sample, time, in_train))
         self.peak_w = max(self.peak_w, sample.power_w or 0.0)
         self.peak_clock = max(self.peak_clock, sample.clock_mhz or 0.0)
-        if sample.used_mib is not None:
+        if sample.used_mib is not None and in_train:
             self._thin(sample.used_mib, time)
 
     def _thin(self, used_mib: float, time: float) -> None:
@@ -104,9 +96,15 @@ class Gpu:
 
     def window(self) -> list[Point]:
         """The points of the newest two minutes, or two dozen where they come seldom; with known memory."""
-        points = [point for point in self.points if point.used is not None]
+        points = [point for point in self.points if point.used is not None and point.in_train]
         recent = [point for point in points if points[-1].time - point.time <= WINDOW_S]
         return recent if len(recent) >= WINDOW_SAMPLES else points[-WINDOW_SAMPLES:]
+
+    def utilizations(self) -> list[float]:
+        """Utilisation in the window, where it is known and long enough to mean something."""
+        known = [point for point in self.window() if point.util is not None]
+        span = known[-1].time - known[0].time if known else 0.0
+        return [point.util or 0.0 for point in known] if span >= IDLE_SPAN_S else []
 
     def sawtooth(self) -> Sawtooth | None:
         """How this GPU's memory swings."""
@@ -177,7 +175,7 @@ class Gpus:
     last_good: float | None = None
     processes: tuple[GpuProcess, ...] | None = None
 
-    def observe(self, sample: Sample) -> None:
+    def observe(self, sample: Sample, *, in_train: bool) -> None:
         """Fold one sample in: numbers, or the sentence in their place."""
         self.num_polls += 1
         if sample.gpu_processes is not None:
@@ -188,13 +186,13 @@ class Gpus:
         elif sample.gpus:
             self.problem, self.problem_since = "", None
         if sample.gpus:
-            self._numbers(sample)
+            self._numbers(sample, in_train)
 
-    def _numbers(self, sample: Sample) -> None:
+    def _numbers(self, sample: Sample, in_train: bool) -> None:
         self.last_good = sample.time
         for gpu in sample.gpus:
             if self._is_own(gpu):
-                self.gpus.setdefault(gpu.index, Gpu(gpu.index)).observe(gpu, sample.time)
+                self.gpus.setdefault(gpu.index, Gpu(gpu.index)).observe(gpu, sample.time, in_train=in_train)
         present = {gpu.index for gpu in sample.gpus}
         for index, known in self.gpus.items():
             if index not in present:
@@ -235,22 +233,46 @@ class Gpus:
         return [gpu for gpu in self.gpus.values() if gpu.is_idle(number)]
 
     def utilization_pct(self) -> float | None:
-        """Mean utilisation of the newest two dozen samples over all GPUs; None = unknown."""
-        known = [p.util for gpu in self.gpus.values() for p in gpu.newest(WINDOW_SAMPLES) if p.util is not None]
+        """Mean utilisation of the newest minutes of training over all GPUs; None = unknown."""
+        known = [util for gpu in self.gpus.values() for util in gpu.utilizations()]
         return sum(known) / len(known) if len(known) >= 6 else None
 
     def held_mib(self) -> float:
-        """The most memory that a GPU without work still holds."""
-        return max((gpu.points[-1].used or 0.0 for gpu in self.idle(2) if gpu.points), default=0.0)
+        """The most memory that a GPU without work, and without another process in the list, still holds."""
+        if self.processes:
+            return 0.0
+        return max((gpu.points[-1].used or 0.0 for gpu in self.idle(1) if gpu.points), default=0.0)
 
     def foreigners(self) -> tuple[GpuProcess, ...]:
-        """Processes on the job's GPUs that are not the job's; only where the job's own pid is in the list."""
-        rows = self.processes or ()
-        own = [row for row in rows if row.pid == self.context.pid]
+        """Processes on the job's GPUs that are not the job's; only where one of the job's own is in the list."""
+        rows = [row for row in self.processes or () if row.used_mib is None or row.used_mib >= FOREIGN_MIB]
+        own = [row for row in rows if self._is_jobs(row)]
         shared = {row.gpu for row in own}
-        return tuple(
-            row for row in rows if row.gpu in shared and row not in own and (row.used_mib or FOREIGN_MIB) >= FOREIGN_MIB
-        )
+        return tuple(row for row in rows if row.gpu in shared and row not in own)
+
+    def _is_jobs(self, row: GpuProcess) -> bool:
+        pid = self.context.pid
+        if row.pid == pid:
+            return True
+        return is_pythonic(row.name) and (pid is None or abs(row.pid - pid) <= NEIGHBOUR_PIDS)
+
+
+def _point(sample: GpuSample, time: float, in_train: bool) -> Point:
+    return Point(
+        time,
+        sample.utilization_pct,
+        sample.used_mib,
+        sample.power_w,
+        sample.temperature_c,
+        sample.clock_mhz,
+        sample.throttle,
+        in_train,
+    )
+
+
+def is_pythonic(name: str) -> bool:
+    """Whether a process of this name may be a training process."""
+    return bool(_PYTHONIC.search(name))
 
 
 def board_w(name: str) -> float | None:
@@ -271,8 +293,3 @@ def bus_key(text: str) -> str:
     """The domain, bus and device of a PCI address, in one spelling."""
     match = re.search(r"(?i)([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", text)
     return f"{int(match.group(1), 16):x}:{match.group(2)}:{match.group(3)}".lower() if match else ""
-
-
-def any_point(gpus: Iterable[Gpu]) -> bool:
-    """Whether any of the GPUs has a history."""
-    return any(gpu.points for gpu in gpus)

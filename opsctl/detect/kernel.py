@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opsctl.detect.context import Context
-from opsctl.detect.gpus import bus_key
+from opsctl.detect.gpus import NEIGHBOUR_PIDS, bus_key, is_pythonic
 from opsctl.detect.rules import advice, read_json
 
-NEIGHBOUR_PIDS = 512  # ranks and workers of one job are born close together
 WEIGHT = {
     "gpu_lost": 95,
     "ecc_error": 92,
@@ -29,20 +28,22 @@ _UNKNOWN_XID = {
     "severity": "warning",
     "action": "Look the number up in the GPU vendor's list of Xid errors; watch whether the job goes on.",
 }
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
-_PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
-_PID = re.compile(r"pid='?(\d+)'?")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,5})(.*)")
+_PREVIOUS = re.compile(r"caused by previous Xid (\d{1,5})")
+_PID = re.compile(r"pid='?(\d{1,10})'?")
 _NAME = re.compile(r"name=([^,]+)")
-_PYTHONIC = re.compile(r"(?i)python|pt_|torch|train|ray::|deepspeed|accelerate")
 _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
-        re.compile(r"(?:[Oo]ut of memory|OOM|oom)\b.*[Kk]ill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"),
+        re.compile(r"(?:[Oo]ut of memory|OOM|oom)\b.*[Kk]ill(?:ed)? process (?P<pid>\d{1,10}) \((?P<name>[^)]*)\)"),
         "host_oom_killed",
     ),
-    (re.compile(r"oom-kill:.*task=(?P<name>[^,]+),pid=(?P<pid>\d+)"), "host_oom_killed"),
-    (re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<name>[^)]*)\)"), "host_oom_killed"),
-    (re.compile(r"(?P<name>[\w.:/-]+)\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap )"), "segfault"),
-    (re.compile(r"INFO: task (?P<name>\S+):(?P<pid>\d+) blocked for more than"), "driver_hang"),
+    (re.compile(r"oom-kill:.*task=(?P<name>[^,]+),pid=(?P<pid>\d{1,10})"), "host_oom_killed"),
+    (re.compile(r"oom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<name>[^)]*)\)"), "host_oom_killed"),
+    (
+        re.compile(r"(?P<name>[\w.:/-]{1,64})\[(?P<pid>\d{1,10})\]:? (?:segfault at|general prot|trap )"),
+        "segfault",
+    ),
+    (re.compile(r"INFO: task (?P<name>\S+):(?P<pid>\d{1,10}) blocked for more than"), "driver_hang"),
     (re.compile(r"NVRM: API mismatch"), "driver_mismatch"),
     (re.compile(r"nvidia-nvswitch\S*: SXid .*(?:[Ff]atal|Link \d+)"), "nvlink_error"),
     (re.compile(r"NVRM: .*RmInitAdapter failed"), "gpu_lost"),
@@ -123,10 +124,10 @@ class Kernel:
         if context.gpu_bus_ids and bus_key(bus):
             return any(bus_key(bus) == bus_key(own) for own in context.gpu_bus_ids)
         if pid is None or context.pid is None:
-            return False if pid is not None and name and not _PYTHONIC.search(name) else None
+            return False if pid is not None and name and not is_pythonic(name) else None
         if pid == context.pid:
             return True
-        return abs(pid - context.pid) <= NEIGHBOUR_PIDS and bool(_PYTHONIC.search(name))
+        return abs(pid - context.pid) <= NEIGHBOUR_PIDS and is_pythonic(name)
 
     def root(self, rows: int, within: int) -> KernelEvent | None:
         """The gravest fatal event that may concern this job and that few steps followed; the earliest of equals."""

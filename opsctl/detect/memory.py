@@ -45,6 +45,8 @@ def sawtooth(times: Sequence[float], used: Sequence[float], total_mib: float | N
     if len(used) < MIN_MOVES + 1:
         return None
     threshold = max(SWING_SHARE * (total_mib or max(used)), SWING_FLOOR_MIB)
+    if max(used) - min(used) < threshold:
+        return None  # the usual case, and the cheap one
     moves = _moves(used, threshold)
     span = max(times[-1] - times[0], 1e-9)
     often = moves >= MOVES_PER_SAMPLE * len(used) or moves / span >= MOVES_PER_S
@@ -85,7 +87,7 @@ def is_flat(used: Sequence[float]) -> bool:
 
 def growth(times: Sequence[float], used: Sequence[float], total_mib: float | None) -> Growth | None:
     """The rise of a series' floor, None where it has settled, is short, or fills nothing within a day."""
-    if len(used) < GROWTH_SAMPLES or times[-1] - times[0] < GROWTH_SPAN_S:
+    if len(used) < GROWTH_SAMPLES or times[-1] - times[0] < GROWTH_SPAN_S or max(used) - min(used) < GROWTH_FLOOR_MIB:
         return None
     floors = _floors(used)
     rises = [after - before for before, after in itertools.pairwise(floors)]

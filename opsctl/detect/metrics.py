@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from opsctl.detect.steps import StepRow
+from opsctl.detect.steps import MAX_COUNT, StepRow
 
+HUGE = 1e300  # JSON has integers that no float holds
 COUNTERS = ("recompiles", "graph_breaks", "cudagraph_skips")
 
 
@@ -35,12 +36,11 @@ def parse(text: str) -> MetricsRow | None:
     if not isinstance(values, dict):
         return None
     phase = values.get("phase") if isinstance(values.get("phase"), str) else ""
-    counters = {name: int(values[name]) for name in COUNTERS if isinstance(values.get(name), (int, float))}
+    counters = {name: count for name in COUNTERS if (count := _count(values, name)) is not None}
     return MetricsRow(_progress(values, str(phase)), str(phase), counters, _number(values, "memory_allocated_mib"))
 
 
 def _progress(values: dict[str, Any], phase: str) -> StepRow:
-    step, num_steps = _number(values, "step"), _number(values, "num_steps")
     tokens_per_s = _number(values, "tokens_per_s")
     tokens = _number(values, "tokens")
     step_s = _number(values, "step_s")
@@ -48,8 +48,8 @@ def _progress(values: dict[str, Any], phase: str) -> StepRow:
         step_s = tokens / tokens_per_s
     return StepRow(
         "train" if phase in ("", "train", "training") else "eval" if phase.startswith("eval") else "prepare",
-        None if step is None else int(step),
-        None if num_steps is None else int(num_steps),
+        _count(values, "step"),
+        _count(values, "num_steps"),
         _loss(values, "loss"),
         _loss(values, "grad_norm"),
         step_s,
@@ -59,7 +59,14 @@ def _progress(values: dict[str, Any], phase: str) -> StepRow:
 
 def _number(values: dict[str, Any], name: str) -> float | None:
     value = values.get(name)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > HUGE:
+        return None
+    return float(value)
+
+
+def _count(values: dict[str, Any], name: str) -> int | None:
+    value = _number(values, name)
+    return int(value) if value is not None and abs(value) < MAX_COUNT else None
 
 
 def _loss(values: dict[str, Any], name: str) -> float | None:

@@ -14,11 +14,11 @@ _BOX = "\u2502\u2503\u256d\u2570"  # the left edge of a rich box: bars and corne
 _BOX_EDGE = _BOX + "\u256e\u256f\u2500 "
 _HEADS = frozenset("[(0123456789IWEVFCDr" + _BOX)
 _PREFIX = re.compile(
-    r"\s*(?:\[?(?:default|rank[: ]?\s?)(?P<a>\d+)\]?:\s?"  # torchrun --tee, torch >= 2.5
-    r"|\[\d+,(?P<b>\d+)\]\s?<std(?:out|err)>:\s?"  # mpirun --tag-output
+    r"\s{0,8}(?:\[?(?:default|rank[: ]?\s?)(?P<a>\d{1,6})\]?:\s?"  # torchrun --tee, torch >= 2.5
+    r"|\[\d+,(?P<b>\d{1,6})\]\s?<std(?:out|err)>:\s?"  # mpirun --tag-output
     r"|(?P<c>\d{1,4}): (?=\s{0,8}\S)"  # srun --label
-    r"|\((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?\)\s?"  # ray
-    r"|[\w.]+(?:-[\w.]+)*-(?P<d>\d+)\s+\| "  # docker compose
+    r"|\((?:[\w.]{1,60} )?pid=\d+(?:, ip=[\d.]+)?\)\s?"  # ray
+    r"|[\w.]{1,40}(?:-[\w.]{1,40}){0,5}-(?P<d>\d{1,6})\s{1,20}\| "  # docker compose
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
     r")"  # the last: kubernetes, ts
 )
@@ -28,7 +28,7 @@ _TORCH_HEAD = re.compile(
 )
 _TORCH_TAGS = re.compile(r"(?:\[(?:\d+/\d+(?:_\d+)?|__\w+|c10d)\]\s?)+")
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
-_RANK_IN_HEAD = re.compile(r"\[?(?:PG ID \d+ PG GUID \S+ )?Rank (\d+)\]")
+_RANK_IN_HEAD = re.compile(r"\[?(?:PG ID \d{1,6} PG GUID \S{1,40} )?Rank (\d{1,6})\]")
 _BAR_TAIL = re.compile(r"\d+/\d+ \[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\](?=\S)|\.\.\.(?=Traceback \()")
 _LEVELS = {"WARN": "W", "FATAL": "C"}
 LOGGED = frozenset("WIVD")  # levels at which a logger reports what was caught

@@ -65,6 +65,7 @@ _QUESTIONS: tuple[Callable[[State, Silence], Opinion | None], ...] = (
     degraded.disk,
     degraded.memory_growth,
     degraded.heat,
+    degraded.without_gpu,
     degraded.pace,
     degraded.restarted,
 )

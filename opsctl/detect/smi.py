@@ -30,6 +30,8 @@ COLUMNS = (
 )
 NO_ANSWER = "nvidia-smi does not answer"
 POLL_SPREAD_S = 1.0
+MAX_INDEX = 4096
+MAX_ROW = 2000
 
 _FIELDS = {
     "index": "index",
@@ -117,7 +119,7 @@ def polls(text: str, columns: Sequence[str] = ()) -> Iterator[Poll]:
     names = [_column(name) for name in columns]
     time: float | None = None
     gpus: list[GpuSample] = []
-    for row in filter(None, map(str.strip, text.splitlines())):
+    for row in filter(None, (line.strip()[:MAX_ROW] for line in text.splitlines())):
         cells = [cell.strip() for cell in row.split(",")]
         header = _header(cells)
         if header:
@@ -166,11 +168,10 @@ def _stamp(cells: list[str], names: list[str]) -> float | None:
         return None
     text = cells[names.index("timestamp")]
     try:
-        moment = datetime.strptime(text[:19], "%Y/%m/%d %H:%M:%S")
+        moment = datetime.strptime(text[:19], "%Y/%m/%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        return moment.timestamp() + (float(text[19:]) if text[19:20] == "." else 0.0)
     except ValueError:
         return None  # a time this cell does not hold is unknown
-    fraction = text[19:]
-    return moment.replace(tzinfo=timezone.utc).timestamp() + (float(fraction) if fraction[:1] == "." else 0.0)
 
 
 def _sample(cells: list[str], names: list[str], position: int) -> GpuSample:
@@ -187,7 +188,7 @@ def _sample(cells: list[str], names: list[str], position: int) -> GpuSample:
     numbers.pop("throttle", None)
     words = {field: _word(values[field]) for field in _TEXT_FIELDS & values.keys()}
     problem = sick[0].strip("[]") if len(sick) * 2 > len(numbers) or _is_lost(sick) else ""
-    index = position if index is None else int(index)
+    index = position if index is None or index >= MAX_INDEX else int(index)
     asks = maintenance(dict(zip(names, cells)))  # noqa: B905 - as above
     return GpuSample(index, **words, **numbers, throttle=throttle, problem=problem, maintenance=asks)  # type: ignore[arg-type]
 

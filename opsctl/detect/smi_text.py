@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 from opsctl.detect import smi
 from opsctl.records import GpuProcess, GpuSample
 
-_NAME_ROW = re.compile(r"^\|\s+(\d+)\s+(\S.*?)\s+(?:On|Off|N/A)?\s*\|\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s")
-_MEMORY = re.compile(r"(\d+)\s?Mi?B\s*/\s*(\d+)\s?Mi?B")
-_POWER = re.compile(r"(\d+)\s?W\s*/\s*(\d+)\s?W")
+MAX_DIGITS = 10
+MAX_ROW = 1000
+_NAME_ROW = re.compile(r"^\|\s+(\d{1,4})\s+(\S.*?)\s+(?:On|Off|N/A)?\s*\|\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s")
+_MEMORY = re.compile(r"(\d{1,9})\s?Mi?B\s{0,4}/\s{0,4}(\d{1,9})\s?Mi?B")
+_POWER = re.compile(r"(\d{1,6})\s?W\s{0,4}/\s{0,4}(\d{1,6})\s?W")
 _TEMPERATURE = re.compile(r"\b(\d+)C\b")
-_UTILIZATION = re.compile(r"(\d+)%\s+(?:Default|E\.|Exclusive|Prohibited)")
+_UTILIZATION = re.compile(r"(\d{1,3})%\s+(?:Default|E\.|Exclusive|Prohibited)")
 _PROCESS_ROW = re.compile(
-    r"^\|\s+(\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(\d+)\s+(?:[CGM+]+)\s+(.+?)\s+(\d+)\s?Mi?B\s*\|"
+    r"^\|\s+(\d{1,4})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(\d{1,10})\s+(?:[CGM+]+)\s+(.+?)\s+(\d+)\s?Mi?B\s*\|"
 )
-_LIST_ROW = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-\S+)\)")
+_LIST_ROW = re.compile(r"^GPU (\d{1,4}): (.+?) \(UUID: (GPU-\S+)\)")
 _NO_PROCESSES = re.compile(r"(?i)no running (?:compute )?processes")
 _SENTENCE = re.compile(
     r"(?i)nvidia-smi has failed|failed to initialize nvml|unable to determine the device handle|no devices were found|"
@@ -35,7 +37,6 @@ _Q_REASONS = {
     "HW Power Brake Slowdown": 0x80,
 }
 _DMON = {
-    "gpu": "index",
     "pwr": "power_w",
     "gtemp": "temperature_c",
     "sm": "utilization_pct",
@@ -59,7 +60,7 @@ def parse(text: str) -> Answer:
     >>> parse("Failed to initialize NVML: Unknown Error").problem
     'Failed to initialize NVML: Unknown Error'
     """
-    rows = [row.rstrip() for row in text.splitlines() if row.strip()]
+    rows = [row.rstrip()[:MAX_ROW] for row in text.splitlines() if row.strip()]
     if not rows:
         return Answer(problem=smi.NO_ANSWER)
     problem = next((row.strip() for row in rows if _SENTENCE.search(row) and not row.startswith("|")), "")
@@ -105,10 +106,9 @@ def _dmon(rows: list[str]) -> tuple[GpuSample, ...]:
     found: dict[int, GpuSample] = {}
     for row in rows if header else []:
         cells = row.split()
-        if len(cells) == len(names) and cells[0].isdigit():
+        if len(cells) == len(names) and _whole(cells[0]):
             values = {_DMON[name]: smi.number(cell) for name, cell in zip(names, cells) if name in _DMON}  # noqa: B905 - equal
-            index = int(values.pop("index") or 0)
-            found[index] = GpuSample(index, **values)  # type: ignore[arg-type]
+            found[int(cells[0])] = GpuSample(int(cells[0]), **values)  # type: ignore[arg-type]
     return tuple(found.values())
 
 
@@ -172,4 +172,8 @@ def _app(cells: dict[str, str]) -> GpuProcess:
     name = cells.get("process_name") or cells.get("name", "")
     used = cells.get("used_gpu_memory") or cells.get("used_memory", "")
     gpu = cells.get("gpu_uuid") or cells.get("gpu_bus_id") or cells.get("index", "")
-    return GpuProcess(int(pid) if pid.isdigit() else 0, name, smi.number(used), gpu)
+    return GpuProcess(int(pid) if _whole(pid) else 0, name, smi.number(used), gpu)
+
+
+def _whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS

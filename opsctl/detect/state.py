@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from opsctl.detect.compiling import Compiling
-from opsctl.detect.context import Context
+from opsctl.detect.context import Context, Opinion
 from opsctl.detect.exceptions import Exceptions
 from opsctl.detect.gpus import Gpus
 from opsctl.detect.kernel import Kernel
@@ -38,6 +38,8 @@ class State:
     last_rows: list[str] = field(default_factory=list)
     shapes: dict[str, tuple[bool, Shape | None]] = field(default_factory=dict)  # by row with digits as 0
     told: dict[str, int] = field(default_factory=dict)  # findings given so far, by what they say
+    num_events: int = 0
+    opinion: tuple[int, Opinion] | None = None  # the newest, and after how many events it was formed
     headline: tuple[str, str] = ("", "")
     headline_since: float = 0.0
 

@@ -6,15 +6,18 @@ shape is understood once and then only read.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
-_NUM = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
+MAX_COUNT = 1e15  # a longer number is no step
+
+_NUM = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?|nan(?:\.0?)?|inf(?:inity)?)"
 _BAR = re.compile(
     r"\d{1,3}%(?:\|[^|]*\|)?\s*(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s*"
     r"(?P<rate>[\d.]+|\?)\s*(?P<unit>[a-z]*/?[a-z]*)(?P<post>[^\]]*)\]?"
 )
-_KERAS = re.compile(r"\s*(?P<n>\d+)/(?P<total>\d+) (?:\[[=>.\s]*\]|[\u2500-\u257f]+)")
+_KERAS = re.compile(r"\s{0,8}(?P<n>\d{1,9})/(?P<total>\d{1,9}) (?:\[[=>.\s]*\]|[\u2500-\u257f]+)")
 _NESTED = re.compile(
     r"\[\d+/\d+\]\s?\[\s*(?P<a>\d+)/(?P<at>\d+)\]"  # [epoch/epochs][step/steps]
     r"|epoch:? ?\[\d+\]\s?\[\s*(?P<b>\d+)/(?P<bt>\d+)\]"
@@ -35,14 +38,18 @@ _LOSS_AT = re.compile(rf"loss['\"]?\s*[:=|]?\s*\(?(?P<v>{_NUM})(?![\w.])")
 _LOSS_BEFORE = re.compile(r"(?:^|[^\w/])(?:train(?:ing)?|total|lm|avg|mean|step)?[ _/.-]?$")
 _GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s*[:=|]?\s*(?P<v>{_NUM})")
 _STEP_S = re.compile(
-    r"\d\.?\d*\s*(?:ms|s|secs?|seconds)\s*/\s*(?:step|it|iter|iteration|batch)\b"
-    r"|\d\.?\d*\s*(?:it|its|steps?|iters?|batch(?:es)?)\s*/\s*s(?:ec(?:ond)?)?\b"
+    r"(?<![\d.])\d{1,12}(?:\.\d{0,9})?\s{0,3}(?:"
+    r"(?:ms|s|secs?|seconds)\s?/\s?(?:step|it|iter|iteration|batch)\b"
+    r"|(?:it|its|steps?|iters?|batch(?:es)?)\s?/\s?s(?:ec(?:ond)?)?\b)"
 )
 _PER_ITERATION = re.compile(r"time per iteration \(ms\):\s*(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
     r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s*[:=]?\s*(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
 )
-_TOKENS_AFTER = re.compile(r"(?P<v>\d[\d,]*\.?\d*)\s*(?P<unit>[kmg]?)\s*tok(?:ens?)?\s*/\s*s(?!\w*['\"]?\s*[:=])")
+_TOKENS_AFTER = re.compile(
+    r"(?<![\d.,])(?P<v>\d[\d,]{0,15}(?:\.\d{1,9})?)\s{0,3}(?P<unit>[kmg]?)\s*"
+    r"tok(?:ens?)?\s*/\s*s(?!\w*['\"]?\s*[:=])"
+)
 _TOKENS_BEFORE = re.compile(
     r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s*[:=]\s*(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
 )
@@ -88,7 +95,8 @@ class Place:
 
     def read(self, text: str) -> float | None:
         """The number at this place of `text`."""
-        value = float(text[self.start : self.end].replace(",", "")) * self.scale
+        digits = text[self.start : self.end].replace(",", "")
+        value = math.nan if digits[:1] in "nN" else float(digits) * self.scale
         return value if not self.is_inverse else 1.0 / value if value else None
 
 
@@ -111,8 +119,8 @@ class Shape:
         """The numbers that a row of this shape holds."""
         return StepRow(
             self.kind,
-            None if self.step is None else int(self.step.read(text) or 0),
-            None if self.num_steps is None else int(self.num_steps.read(text) or 0),
+            _whole(self.step, text),
+            _whole(self.num_steps, text),
             None if self.loss is None else self.loss.read(text),
             None if self.grad_norm is None else self.grad_norm.read(text),
             None if self.step_s is None else self.step_s.read(text),
@@ -123,18 +131,26 @@ class Shape:
         )
 
 
+def _whole(place: Place | None, text: str) -> int | None:
+    value = place.read(text) if place is not None else None
+    return int(value) if value is not None and value < MAX_COUNT else None
+
+
 def parse(text: str) -> StepRow | None:
     """The progress that a row reports, None where it reports none.
 
     >>> parse("step 12/300 | loss 2.5 | 0.4 s/step")  # doctest: +ELLIPSIS
     StepRow(kind='train', step=12, num_steps=300, loss=2.5, grad_norm=None, step_s=0.4, ...)
     """
-    shape = shape_of(text.lower())
+    shape = shape_of(text)
     return shape.read(text) if shape is not None else None
 
 
-def shape_of(low: str) -> Shape | None:
-    """What rows like `low` (in lower case) report; depends on digits only by their places."""
+def shape_of(text: str) -> Shape | None:
+    """What rows like `text` report; depends on digits only by their places."""
+    low = text.lower()
+    if len(low) != len(text):
+        return None  # a rare letter that takes more places in lower case
     if not any(hint in low for hint in _HINTS):
         memory = _host_memory(low)
         return Shape("host", host_memory=memory) if memory else None
@@ -228,7 +244,7 @@ def _loss(low: str, start: int, end: int) -> Place | None:
 def _step_s(low: str) -> Place | None:
     match = _STEP_S.search(low) if "/" in low else None
     if match:
-        number = _NUMBER.match(low, _number_start(low, match.start()))
+        number = _NUMBER.match(low, match.start())
         assert number is not None, "the pattern begins with a digit"
         unit = match.group().lstrip("0123456789.").lstrip()
         if unit.startswith(("ms", "s/", "s ", "sec")):
@@ -239,12 +255,6 @@ def _step_s(low: str) -> Place | None:
         return _place(match, "v", 0.001)
     match = _TIME.search(low)
     return _place(match, "v", 0.001 if match["unit"] == "ms" else 1.0) if match else None
-
-
-def _number_start(low: str, at: int) -> int:
-    while at > 0 and low[at - 1] in "0123456789.":
-        at -= 1
-    return at
 
 
 def _tokens(low: str, start: int, end: int) -> Place | None:

@@ -13,6 +13,7 @@ from opsctl.detect import ending, metrics, rows, rules, running
 from opsctl.detect.context import Baseline, Context, Opinion
 from opsctl.detect.exceptions import Trace
 from opsctl.detect.kernel import KernelEvent
+from opsctl.detect.progress import QUIET_PHASES
 from opsctl.detect.state import State, initial
 from opsctl.detect.steps import Shape, StepRow, shape_of
 from opsctl.detect.words import Hit
@@ -23,6 +24,7 @@ __all__ = ["Baseline", "Context", "State", "judge", "observe", "start"]
 _SEVERITIES = {"crashed": "fatal", "hung": "error", "eager_fallback": "error", "degraded": "warning"}
 _NOTES = frozenset({"hardware_warning", "telemetry_unavailable", "driver_mismatch", "elastic_restart"})
 MAX_SHAPES = 512
+MAX_LOOKED = 2000  # characters
 LAST_ROWS = 20
 _DIGITS = str.maketrans("123456789", "000000000")
 _MARKS = ("Traceback", "Error", "Exception", "Root Cause", "Interrupt", "====", "----")
@@ -43,6 +45,7 @@ def start(context: Context, time: float) -> State:
 def observe(state: State, event: Event) -> tuple[State, tuple[Finding, ...]]:
     """Fold one event in; returns the same, changed state and what this event brought to light."""
     state.now = max(state.now, event.time)
+    state.num_events += 1
     if isinstance(event, Line):
         return state, _line(state, event)
     if isinstance(event, Sample):
@@ -73,7 +76,11 @@ def judge(state: State) -> Verdict:
 
 
 def _opinion(state: State) -> Opinion:
-    return ending.weigh(state, state.end) if state.end is not None else running.weigh(state)
+    """The opinion after the newest event; formed once, however often it is asked for."""
+    if state.opinion is None or state.opinion[0] != state.num_events:
+        opinion = ending.weigh(state, state.end) if state.end is not None else running.weigh(state)
+        state.opinion = state.num_events, opinion
+    return state.opinion[1]
 
 
 # --- lines -------------------------------------------------------------------------------------------
@@ -81,7 +88,7 @@ def _opinion(state: State) -> Opinion:
 
 def _line(state: State, line: Line) -> tuple[Finding, ...]:
     if line.source == "kernel":
-        event = state.kernel.observe(line.text, line.time, state.progress.num_rows)
+        event = state.kernel.observe(_looked_at(line.text), line.time, state.progress.num_rows)
         return _kernel_finding(state, event) if event is not None else ()
     if line.source == "metrics":
         return _metrics(state, line)
@@ -104,7 +111,7 @@ def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
 
 
 def _log(state: State, line: Line) -> tuple[Finding, ...]:
-    progress, text = state.progress, line.text
+    progress, text = state.progress, _looked_at(line.text)
     progress.hear(line.time)
     state.num_rows_seen += 1
     key = text.translate(_DIGITS)
@@ -112,12 +119,18 @@ def _log(state: State, line: Line) -> tuple[Finding, ...]:
     is_quiet, shape = known
     found: tuple[Finding, ...] = ()
     if not is_quiet or state.exceptions.open:
-        found = tuple(finding for row in rows.rows(line) for finding in _row(state, row))
+        whole = line if text is line.text else replace(line, text=text)
+        found = tuple(finding for row in rows.rows(whole) for finding in _row(state, row))
     if shape is not None:
         found += _step(state, shape.read(text), line.time)
     if text and not text.isspace():
         _keep(state.last_rows, text)
     return found
+
+
+def _looked_at(text: str) -> str:
+    """As much of a row as is worth a look: an endless one must not cost endless time."""
+    return text if len(text) <= MAX_LOOKED else f"{text[: MAX_LOOKED - 500]} ... {text[-500:]}"
 
 
 def _look(state: State, key: str) -> tuple[bool, Shape | None]:
@@ -126,7 +139,7 @@ def _look(state: State, key: str) -> tuple[bool, Shape | None]:
     is_quiet = not any(mark in key for mark in _MARKS) and not rules.book().may_match(low)
     if len(state.shapes) >= MAX_SHAPES:
         state.shapes.clear()
-    found = state.shapes[key] = is_quiet, shape_of(low)
+    found = state.shapes[key] = is_quiet, shape_of(key)
     return found
 
 
@@ -182,7 +195,7 @@ def _hit(state: State, row: rows.Row, rule: rules.Rule) -> Hit | None:
 
 
 def _sample(state: State, sample: Sample) -> None:
-    state.gpus.observe(sample)
+    state.gpus.observe(sample, in_train=state.progress.phase not in QUIET_PHASES)
     if state.progress.num_rows and state.progress.phase == "train":
         state.gpus.settle()
     state.disk_free_mib = sample.disk_free_mib if sample.disk_free_mib is not None else state.disk_free_mib

@@ -24,7 +24,7 @@ _WARNING = re.compile(r"\b\w*Warning: ")
 _PLACE = re.compile(r"user code at (\S+)|(?:from|in) (\S+\.py:\d+)")
 _SCALE = re.compile(
     r"(?:reducing (?:loss scale )?to|loss scaler?(?: \d+)? (?:to|is|=|:)|setting loss scale to:?)"
-    r"\s*([\d.]+(?:e[-+]?\d+)?)"
+    r"\s*(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 )
 _CACHE_FRAME = re.compile(
     r"triton/runtime/cache\.py|torch/_inductor/(?:codecache|runtime/.*cache)|torchinductor_|/\.triton/"
@@ -129,7 +129,7 @@ class Words:
             self.skips.setdefault(hit.cause, deque(maxlen=32)).append(hit.steps)
         if hit.cause == "loss_scale_underflow":
             scale = _SCALE.search(hit.text)
-            self.scale = float(scale.group(1).rstrip(".")) if scale else self.scale
+            self.scale = float(scale.group(1)) if scale else self.scale
 
     def _place(self, text: str) -> None:
         match = _PLACE.search(text)

@@ -1,0 +1,100 @@
+"""Verdicts on files that anyone may have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import ConfigError
+from opsctl.ops.diagnose import Material, diagnose, diagnose_case, diagnose_files, events, guess_columns
+from opsctl.records import End, Line, Sample, Tick
+
+DATA = Path(__file__).parents[2] / "data" / "watch"
+LOG = "step 000010 | loss 2.4 | 0.5 s/step\nstep 000020 | loss 2.3 | 0.5 s/step\n"
+OOM = (
+    LOG
+    + """Traceback (most recent call last):
+  File "train.py", line 8, in <module>
+torch.OutOfMemoryError: CUDA out of memory.
+"""
+)
+CSV = "index, utilization.gpu [%], memory.used [MiB]\n0, 98 %, 40000 MiB\n0, 97 %, 40000 MiB\n"
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_case_folder() -> None:
+    verdict = diagnose_case(DATA / "001-oom-new-wording-wrapped")
+    assert (verdict.verdict, verdict.cause) == ("crashed", "cuda_oom")
+    assert verdict.step == 1870
+
+
+def test_a_log_alone_with_its_context(tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", OOM)
+    context = write(tmp_path, "context.yaml", "proc: gone\nexit_code: 1\n")
+    verdict = diagnose_files(log, context=context)
+    assert (verdict.verdict, verdict.cause) == ("crashed", "cuda_oom")
+    assert any("train.py:8" in row for row in verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("answer", "num_gpus"),
+    [(CSV, 1), ("Failed to initialize NVML: Unknown Error\n", 0), ("", 0), ("GPU 0: x (UUID: GPU-1)\n", 1)],
+)
+def test_any_answer_of_nvidia_smi(tmp_path: Path, answer: str, num_gpus: int) -> None:
+    smi = write(tmp_path, "smi.txt", answer)
+    log = write(tmp_path, "train.log", LOG)
+    context = write(tmp_path, "context.yaml", "proc: alive\nsince_last_line_s: 1\ntypical_step_s: 0.5\n")
+    assert diagnose_files(log, smi=smi, context=context).verdict == "healthy"
+    samples = [event for event in events(Material(smi_text=answer)) if isinstance(event, Sample)]
+    assert len(samples) == 1
+    assert len(samples[0].gpus) == num_gpus
+
+
+def test_kernel_rows(tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", LOG)
+    dmesg = write(tmp_path, "dmesg.txt", "[1.0] Out of memory: Killed process 771 (python) total-vm:1kB\n")
+    context = write(tmp_path, "context.yaml", "proc: gone\npid: 771\n")
+    assert diagnose_files(log, dmesg=dmesg, context=context).cause == "host_oom_killed"
+
+
+def test_a_context_that_is_no_mapping_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"context\.yaml"):
+        diagnose_files(context=write(tmp_path, "context.yaml", "- 1\n"))
+
+
+def test_events_are_in_order_and_end_now() -> None:
+    found = events(
+        Material(OOM.encode(), smi_csv=CSV, context={"proc": "gone", "exit_code": 1, "since_last_line_s": 7})
+    )
+    assert [event.time for event in found] == sorted(event.time for event in found)
+    end = found[-1]
+    assert isinstance(end, End)
+    newest = max(event.time for event in found if isinstance(event, Line))
+    assert end.time - newest == pytest.approx(7)
+
+
+def test_rows_get_times_from_what_they_say_about_steps() -> None:
+    found = [event for event in events(Material(LOG.encode(), context={"proc": "alive"})) if isinstance(event, Line)]
+    assert found[1].time - found[0].time == pytest.approx(5.0)
+
+
+def test_a_live_job_ends_in_a_tick() -> None:
+    assert isinstance(events(Material(LOG.encode(), context={"proc": "alive"}))[-1], Tick)
+
+
+def test_nothing_at_all_is_unknown() -> None:
+    assert diagnose(Material(context={"proc": "gone"})).verdict == "unknown"
+    assert diagnose(Material(context={"proc": "alive"})).verdict == "unknown"
+
+
+def test_the_width_of_a_pane_is_found_out() -> None:
+    pane = (DATA / "001-oom-new-wording-wrapped" / "log.txt").read_bytes()
+    assert guess_columns(pane) == 80
+    assert guess_columns(LOG.encode()) == 0
+    assert guess_columns(b"") == 0
