@@ -1,15 +1,13 @@
-"""opsctl.yaml as frozen models: strict, every key documented in opsctl.example.yaml. Reads that one file."""
+"""opsctl.yaml as frozen models: strict, every key documented in opsctl.example.yaml. No I/O; `config_file` reads."""
 
 from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from opsctl.errors import ConfigError
 
@@ -242,94 +240,3 @@ def _pick(sections: dict[str, _S], name: str, noun: str) -> _S:
     if name in sections:
         return sections[name]
     raise ConfigError(f"no {noun} {name!r} in {FILE_NAME}", hint=nearest(name, list(sections)))
-
-
-# --- errors with a place ---------------------------------------------------------------------------
-
-
-def _models_in(hint: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(hint, type) and issubclass(hint, BaseModel):
-        yield hint
-    for argument in typing.get_args(hint):
-        yield from _models_in(argument)
-
-
-def _known_keys(location: tuple[str | int, ...]) -> list[str]:
-    """The keys that the section at this place knows."""
-    model: type[BaseModel] = Config
-    for part in location:
-        field = model.model_fields.get(str(part))
-        models = list(_models_in(field.annotation)) if field else []
-        if models:
-            model = models[0]
-    return list(model.model_fields)
-
-
-def _line_of(node: yaml.Node | None, location: tuple[str | int, ...]) -> int | None:
-    """The line, counted from 1, of the deepest part of `location` that the file holds."""
-    line = None
-    for part in location:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
-            if found is None:
-                break
-            line, node = found[0].start_mark.line + 1, found[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-        else:
-            break
-    return line
-
-
-def _explain(error: Any, path: Path, root: yaml.Node | None) -> tuple[str, str]:
-    location = error["loc"]
-    line = _line_of(root, location)
-    place = f"{path}:{line}" if line else str(path)
-    key = ".".join(map(str, location)) or "the file"
-    if error["type"] == "extra_forbidden":
-        return f"{place}: unknown key {key!r}", nearest(str(location[-1]), _known_keys(location[:-1]))
-    if error["type"] == "missing":
-        return f"{place}: {key!r} is missing", f"see {key!r} in opsctl.example.yaml"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{place}: {key}: {message}", "see opsctl.example.yaml for what may stand there"
-
-
-def _refuse(error: ValidationError, path: Path, root: yaml.Node | None) -> ConfigError:
-    explained = [_explain(one, path, root) for one in error.errors()]
-    return ConfigError("\n".join(message for message, _ in explained), hint=explained[0][1])
-
-
-def parse(text: str, path: Path) -> Config:
-    """The configuration in `text`; raises ConfigError with `path`, line and key."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}", hint="check indentation, quotes and colons") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: the file holds no settings", hint="`opsctl init --local` writes a complete one")
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        raise _refuse(error, path, root) from None
-
-
-def find(start: Path) -> Path:
-    """The nearest opsctl.yaml in `start` or a folder above it."""
-    for folder in (start, *start.parents):
-        if (folder / FILE_NAME).is_file():
-            return folder / FILE_NAME
-    raise ConfigError(
-        f"no {FILE_NAME} in {start} or above it",
-        hint="`opsctl init --local` writes one for this machine; `--config FILE` names another",
-    )
-
-
-def load(path: Path) -> Config:
-    """The configuration in the file at `path`."""
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="check the path given by --config") from None
-    return parse(text, path)

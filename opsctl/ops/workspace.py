@@ -9,7 +9,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl import config as configuration
+from opsctl import config_file
 from opsctl.config import Config, ContainerConfig, TargetConfig
 from opsctl.target.client import AgentClient
 from opsctl.target.container import Container, Docker, Lxc, NoContainer, Pct
@@ -78,7 +78,7 @@ class Workspace:
 
 def open_workspace(config_path: Path | None, target_name: str | None) -> Workspace:
     """The workspace of the given or the nearest opsctl.yaml; raises ConfigError."""
-    path = config_path or configuration.find(Path.cwd())
-    config = configuration.load(path)
+    path = config_path or config_file.find(Path.cwd())
+    config = config_file.load(path)
     name, settings = config.target(target_name)
     return Workspace(config, path.resolve().parent, build_target(name, settings))

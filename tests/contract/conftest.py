@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from opsctl.config import TargetConfig, parse
+from opsctl.config import TargetConfig
+from opsctl.config_file import parse
 from opsctl.ops.workspace import Workspace, build_target
 from opsctl.target.client import AgentClient
 from opsctl.target.target import Target

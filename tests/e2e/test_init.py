@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.config import load
+from opsctl.config_file import load
 from tests.conftest import Ended
 from tests.support.place import Place
 from tests.support.sshd import Sshd, free_port

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.config import parse
+from opsctl.config_file import parse
 from opsctl.errors import Disconnected, DiskFull
 from opsctl.ops.files import get, put
 from opsctl.ops.workspace import Workspace, build_target

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from opsctl.config import Config, HostConfig, Section, _models_in, find, load, parse
+from opsctl.config import Config, HostConfig, Section
+from opsctl.config_file import find, load, models_in, parse
 from opsctl.errors import ConfigError
 from opsctl.ops.init import example
 
@@ -28,7 +29,7 @@ def _known(model: type[Section], place: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield f"{place}.{name}"
         inside = f"{place}.{name}.*" if "dict" in str(field.annotation) else f"{place}.{name}"
-        for inner in _models_in(field.annotation):
+        for inner in models_in(field.annotation):
             yield from _known(inner, inside)  # type: ignore[arg-type]  # all models are sections
 
 
@@ -37,7 +38,7 @@ def _shown(model: type[Section], data: object, place: str) -> Iterator[str]:
     for name, value in data.items() if isinstance(data, dict) else ():
         yield f"{place}.{name}"
         annotation = model.model_fields[name].annotation
-        for inner in _models_in(annotation):
+        for inner in models_in(annotation):
             values = value.values() if "dict" in str(annotation) else [value]
             inside = f"{place}.{name}.*" if "dict" in str(annotation) else f"{place}.{name}"
             for one in values:

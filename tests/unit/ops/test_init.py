@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.config import parse
+from opsctl.config_file import parse
 from opsctl.errors import UsageError
 from opsctl.ops.init import _check, example, target_name, text_for
 from opsctl.ops.survey import FoundContainer, Gpu
