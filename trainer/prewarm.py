@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from trainer.cache_key import cache_key
 from trainer.compile import Discipline
 from trainer.device import resolve_device
@@ -35,6 +37,7 @@ class PrewarmReport:
             **self.warmth.as_dict(),
             "functions": list(self.functions),
             "cache_dirs": list(self.cache_dirs),
+            "threads": torch.get_num_threads(),
             "cache_key": cache_key(),
         }
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+from tests.train.commands import run
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +51,12 @@ def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "tiny.yaml"
     path.write_text(TINY_RECIPE.format(data_dir=folder / "data"), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def cold_prewarm(tiny_recipe: Path, inductor_folder: Path) -> tuple[Path, Any]:
+    """The cache of the test run, filled by one prewarm of the tiny recipe, and that prewarm's report."""
+    return inductor_folder, json.loads(run("prewarm", str(tiny_recipe), "--json", cache=inductor_folder).stdout)
 
 
 TINY_RECIPE = """

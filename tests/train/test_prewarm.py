@@ -3,65 +3,37 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import trainer
+from tests.train.commands import PACKAGE, run
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def cold(tiny_recipe: Path, inductor_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A cache filled by one prewarm, and that prewarm's report."""
-    cache = tmp_path_factory.mktemp("cache")
-    return cache, json.loads(run("prewarm", str(tiny_recipe), "--json", cache=cache).stdout)
-
-
-def run(
-    *words: str, cache: Path, cwd: Path | None = None, package: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a trainer command to its end; fails the test on a traceback."""
-    source = package or Path(trainer.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer", *words],
-        cwd=cwd or cache.parent,
-        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
-
-
-def test_a_cold_prewarm_compiles_every_function_and_says_so(cold: tuple[Path, Any]) -> None:
-    cache, report = cold
+def test_a_cold_prewarm_compiles_every_function_and_says_so(cold_prewarm: tuple[Path, Any]) -> None:
+    cache, report = cold_prewarm
     assert report["functions"] == ["mask_full_attention", "layer_full_attention", "loss_chunk"]
     assert report["warm"] is False
     assert (report["fx_hits"], report["fx_misses"], report["aot_misses"]) == (0, 5, 3)
-    assert report["compiler_starts"] >= report["new_binaries"] == len(list(cache.rglob("*.so"))) > 5
+    assert report["compiler_starts"] >= report["new_binaries"] >= 5  # a binary a graph, and torch's probes of the CPU
+    assert len(list(cache.rglob("*.so"))) >= report["new_binaries"]
     assert report["recompiles"] == report["graph_breaks"] == 0
 
 
 def test_after_a_move_and_with_edited_comments_it_is_warm(
-    cold: tuple[Path, Any], tiny_recipe: Path, tmp_path: Path
+    cold_prewarm: tuple[Path, Any], tiny_recipe: Path, tmp_path: Path
 ) -> None:
-    moved = Path(shutil.copytree(cold[0], tmp_path / "moved"))
-    edited = Path(shutil.copytree(Path(trainer.__file__).parent, tmp_path / "code" / "trainer"))
+    moved = Path(shutil.copytree(cold_prewarm[0], tmp_path / "moved"))
+    edited = Path(shutil.copytree(PACKAGE, tmp_path / "code" / "trainer"))
     for source in edited.glob("*.py"):
         text = source.read_text(encoding="utf-8")
         source.write_text(text.replace("annotations\n", "annotations\n\n# a new comment\n", 1), encoding="utf-8")
     result = tmp_path / "result.json"
-    done = run(
-        "prewarm", str(tiny_recipe), "--require-warm", "--result", str(result), cache=moved, package=edited.parent
-    )
+    done = run("prewarm", str(tiny_recipe), "--require-warm", "--result", str(result), cache=moved, package=edited)
     report = json.loads(result.read_text(encoding="utf-8"))
     assert done.returncode == 0, done.stdout
     assert report["warm"] is True
@@ -69,8 +41,10 @@ def test_after_a_move_and_with_edited_comments_it_is_warm(
     assert report["compiler_starts"] == report["new_binaries"] == 0
 
 
-def test_a_binary_that_is_gone_is_not_called_warm(cold: tuple[Path, Any], tiny_recipe: Path, tmp_path: Path) -> None:
-    damaged = Path(shutil.copytree(cold[0], tmp_path / "damaged"))
+def test_a_binary_that_is_gone_is_not_called_warm(
+    cold_prewarm: tuple[Path, Any], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    damaged = Path(shutil.copytree(cold_prewarm[0], tmp_path / "damaged"))
     sorted(damaged.rglob("*main.so"))[0].unlink()
     done = run("prewarm", str(tiny_recipe), "--require-warm", "--json", cache=damaged)
     report = json.loads(done.stdout)
@@ -79,11 +53,13 @@ def test_a_binary_that_is_gone_is_not_called_warm(cold: tuple[Path, Any], tiny_r
     assert report["compiler_starts"] == 1
 
 
-def test_training_after_a_prewarm_compiles_nothing(cold: tuple[Path, Any], tiny_recipe: Path, tmp_path: Path) -> None:
-    before = set(cold[0].rglob("*.so"))
-    done = run("train", str(tiny_recipe), "steps=2", cache=cold[0], cwd=tmp_path)
+def test_training_after_a_prewarm_compiles_nothing(
+    cold_prewarm: tuple[Path, Any], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    before = set(cold_prewarm[0].rglob("*.so"))
+    done = run("train", str(tiny_recipe), "steps=2", cache=cold_prewarm[0], cwd=tmp_path)
     assert done.returncode == 0, done.stdout
-    assert set(cold[0].rglob("*.so")) == before
+    assert set(cold_prewarm[0].rglob("*.so")) == before
     counters = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["counters"]
     assert (counters["fx_hits"], counters["fx_misses"], counters["aot_hits"], counters["aot_misses"]) == (5, 0, 3, 0)
     assert counters["recompiles"] == counters["graph_breaks"] == 0

@@ -31,8 +31,13 @@ Train = Callable[..., int]
 
 
 @pytest.fixture
-def train(tiny_recipe: Path, inductor_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
-    """Run the tiny recipe in a folder, in this process: `train(folder, "steps=3")` returns the exit status."""
+def train(
+    tiny_recipe: Path, cold_prewarm: tuple[Path, Any], inductor_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Train:
+    """Run the tiny recipe in a folder, in this process: `train(folder, "steps=3")` returns the exit status.
+
+    What it compiles was compiled by one prewarm, so that the tests do not wait for a compiler.
+    """
 
     def run(folder: Path, *overrides: str) -> int:
         folder.mkdir(exist_ok=True)

@@ -1,0 +1,26 @@
+"""Runs trainer commands in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import trainer
+
+PACKAGE = Path(trainer.__file__).parent
+
+
+def run(*words: str, cache: Path, cwd: Path | None = None, package: Path = PACKAGE) -> subprocess.CompletedProcess[str]:
+    """Run a trainer command to its end, with a compile cache; fails the test on a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", *words],
+        cwd=cwd or cache.parent,
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "PYTHONPATH": str(package.parent)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
