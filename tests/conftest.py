@@ -43,6 +43,13 @@ def pytest_report_header() -> list[str]:
     return [f"services: {found}", f"required: {sorted(REQUIRED)}"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share one compile cache in one process, so that it is filled once."""
+    for item in items:
+        if "inductor_folder" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("inductor"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip where a service is missing, and fail where it is required."""
     for name, probe in SERVICES.items():
