@@ -6,8 +6,10 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,12 @@ SERVICES: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "not root",
     "torch": lambda: "" if importlib.util.find_spec("torch") else "torch is not installed",
 }
+
+
+def pytest_configure() -> None:
+    """Let the commands under test hear Ctrl-C, also where the tests themselves run in a shell's background."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:
