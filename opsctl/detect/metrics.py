@@ -41,19 +41,15 @@ def parse(text: str) -> MetricsRow | None:
 
 
 def _progress(values: dict[str, Any], phase: str) -> StepRow:
-    tokens_per_s = _number(values, "tokens_per_s")
-    tokens = _number(values, "tokens")
-    step_s = _number(values, "step_s")
-    if step_s is None and tokens and tokens_per_s:
-        step_s = tokens / tokens_per_s
+    # `tokens` may count one step or all so far: it tells no step time, the rows' own times do
     return StepRow(
         "train" if phase in ("", "train", "training") else "eval" if phase.startswith("eval") else "prepare",
         _count(values, "step"),
         _count(values, "num_steps"),
         _loss(values, "loss"),
         _loss(values, "grad_norm"),
-        step_s,
-        tokens_per_s,
+        _number(values, "step_s"),
+        _number(values, "tokens_per_s"),
     )
 
 

@@ -108,10 +108,10 @@ def test_phases_of_the_metrics_file_count() -> None:
     assert watch.pair[0] == "starting"
     for step in range(1, 30):
         watch.now += 1
-        watch.metrics(phase="train", step=step, num_steps=100, loss=2.0, tokens=512, tokens_per_s=1024.0)
+        watch.metrics(phase="train", step=step, num_steps=100, loss=2.0, tokens=512 * step, tokens_per_s=512.0)
     verdict = watch.verdict
     assert (verdict.verdict, verdict.step, verdict.num_steps, verdict.loss) == ("healthy", 29, 100, 2.0)
-    assert (verdict.tokens_per_s, verdict.step_s, verdict.phase) == (1024.0, 0.5, "train")
+    assert (verdict.tokens_per_s, verdict.step_s, verdict.phase) == (512.0, 1.0, "train")
     watch.metrics(phase="eval")
     watch.ticks(300, every_s=5)
     assert watch.pair == ("healthy", "ok")
