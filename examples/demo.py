@@ -62,6 +62,8 @@ def summary(run: dict[str, Any], result: dict[str, Any], snapshot: str, seconds:
         ("whole demo", f"{seconds:.0f} s"),
     ]
     table = Table(box=box.SIMPLE, show_header=False, title="What came out", title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, value)
     return table

@@ -83,6 +83,7 @@ def own_home(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
     home.mkdir()
     for name in [name for name in os.environ if name.startswith("OPSCTL_")]:
         monkeypatch.delenv(name)
+    monkeypatch.delenv("COLUMNS", raising=False)  # a test runner's own width must not fold what commands print
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
     monkeypatch.setenv("LC_ALL", "C.UTF-8")

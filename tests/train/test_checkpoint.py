@@ -98,7 +98,7 @@ def test_saving_a_step_again_replaces_it(root: Path) -> None:
 def test_a_left_over_half_checkpoint_does_not_disturb(root: Path) -> None:
     drafter, optimizer = make()
     half = root / "step-2.part"
-    half.mkdir()
+    half.mkdir(parents=True)
     (half / "rubbish").write_text("x", encoding="utf-8")
     folder = save(root, 2, drafter, optimizer)
     assert flaw_of(folder) is None
