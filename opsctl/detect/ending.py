@@ -5,7 +5,7 @@ from __future__ import annotations
 from opsctl.detect.context import Opinion
 from opsctl.detect.rules import DEFAULT_WEIGHT
 from opsctl.detect.state import State
-from opsctl.detect.words import Hit
+from opsctl.detect.words import NEAR_ROWS, Hit
 from opsctl.records import End
 
 CHECKPOINTED = 75
@@ -206,7 +206,7 @@ def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
     return Opinion("crashed", "cause_unknown", 0.6, told)
 
 
-def _root(state: State, within: int = 10) -> Hit | None:
+def _root(state: State, within: int = NEAR_ROWS) -> Hit | None:
     return state.words.root(state.progress.num_rows, within)
 
 

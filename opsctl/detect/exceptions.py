@@ -16,7 +16,7 @@ MAX_FRAMES = 24
 
 _HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r"File \"?([^\",]+)\"?, line (\d+)|^(/\S+\.py):(\d+) in ")
-_NAMED = re.compile(r"^(?:\s+\| +)?((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|\w*(?:error|timeout)))(?::\s?(.*))?$")
+_NAMED = re.compile(r"^(?:\s{1,12}\| +)?((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|\w*(?:error|timeout)))(?::\s?(.*))?$")
 _BARE = re.compile(
     r"(?:^|\s\| +)((?:[A-Za-z_]\w*\.)*"
     r"[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit))(?::\s(.*))?$"
@@ -111,7 +111,7 @@ class Exceptions:
                 f"{frame.group(1) or frame.group(3)}:{frame.group(2) or frame.group(4)}",
             ]
             return True
-        return text[:1] in " \t" and not re.match(r"\s+\| +[\w.]+(?:Error|Exception|Group)\b", text)
+        return text[:1] in " \t" and not re.match(r"\s{1,12}\| +[\w.]+(?:Error|Exception|Group)\b", text)
 
     def _end(self, row: Row, begun: _Open) -> Trace | None:
         named = None if row.is_boxed else _NAMED.match(row.text) or _BARE.search(row.text)

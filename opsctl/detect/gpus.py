@@ -107,11 +107,14 @@ class Gpu:
         return [point.util or 0.0 for point in known] if span >= IDLE_SPAN_S else []
 
     def sawtooth(self) -> Sawtooth | None:
-        """How this GPU's memory swings."""
+        """How this GPU's memory swings, in the whole window or since its middle, when it began there."""
         points = self.window()
-        return memory.sawtooth(
-            [point.time for point in points], [point.used or 0.0 for point in points], self.total_mib
-        )
+        for newest in (points, points[len(points) // 2 :]):
+            times, used = [point.time for point in newest], [point.used or 0.0 for point in newest]
+            found = memory.sawtooth(times, used, self.total_mib)
+            if found:
+                return found
+        return None
 
     def growth(self) -> Growth | None:
         """How this GPU's memory rises."""

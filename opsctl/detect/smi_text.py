@@ -13,13 +13,15 @@ from opsctl.records import GpuProcess, GpuSample
 
 MAX_DIGITS = 10
 MAX_ROW = 1000
-_NAME_ROW = re.compile(r"^\|\s+(\d{1,4})\s+(\S.*?)\s+(?:On|Off|N/A)?\s*\|\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s")
+_NAME_ROW = re.compile(
+    r"^\|\s{1,12}(\d{1,4})\s{1,12}(\S.*?)\s{1,12}(?:On|Off|N/A)?\s{0,12}\|\s{1,12}([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s"
+)
 _MEMORY = re.compile(r"(\d{1,9})\s?Mi?B\s{0,4}/\s{0,4}(\d{1,9})\s?Mi?B")
 _POWER = re.compile(r"(\d{1,6})\s?W\s{0,4}/\s{0,4}(\d{1,6})\s?W")
 _TEMPERATURE = re.compile(r"\b(\d+)C\b")
-_UTILIZATION = re.compile(r"(\d{1,3})%\s+(?:Default|E\.|Exclusive|Prohibited)")
+_UTILIZATION = re.compile(r"(\d{1,3})%\s{1,12}(?:Default|E\.|Exclusive|Prohibited)")
 _PROCESS_ROW = re.compile(
-    r"^\|\s+(\d{1,4})\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(\d{1,10})\s+(?:[CGM+]+)\s+(.+?)\s+(\d+)\s?Mi?B\s*\|"
+    r"^\|\s{1,12}(\d{1,4})\s{1,12}(?:(?:N/A|\d+)\s{1,12}(?:N/A|\d+)\s{1,12})?(\d{1,10})\s{1,12}(?:[CGM+]+)\s{1,12}(.+?)\s{1,12}(\d+)\s?Mi?B\s{0,12}\|"
 )
 _LIST_ROW = re.compile(r"^GPU (\d{1,4}): (.+?) \(UUID: (GPU-\S+)\)")
 _NO_PROCESSES = re.compile(r"(?i)no running (?:compute )?processes")
@@ -60,12 +62,17 @@ def parse(text: str) -> Answer:
     >>> parse("Failed to initialize NVML: Unknown Error").problem
     'Failed to initialize NVML: Unknown Error'
     """
-    rows = [row.rstrip()[:MAX_ROW] for row in text.splitlines() if row.strip()]
+    rows = [_tidy(row) for row in text.splitlines() if row.strip()]
     if not rows:
         return Answer(problem=smi.NO_ANSWER)
     problem = next((row.strip() for row in rows if _SENTENCE.search(row) and not row.startswith("|")), "")
     gpus = _table(rows) or _dmon(rows) or _query(rows) or _listed(rows) or smi.parse_csv(text)[0]
     return Answer(gpus, _processes(rows), problem)
+
+
+def _tidy(row: str) -> str:
+    """At most so much of a row, and the columns of a table one blank apart."""
+    return " ".join(row[:MAX_ROW].split()) if row.startswith("|") else row.rstrip()[:MAX_ROW]
 
 
 def _table(rows: list[str]) -> tuple[GpuSample, ...]:

@@ -14,49 +14,49 @@ MAX_COUNT = 1e15  # a longer number is no step
 
 _NUM = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?|nan(?:\.0?)?|inf(?:inity)?)"
 _BAR = re.compile(
-    r"\d{1,3}%(?:\|[^|]*\|)?\s*(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s*"
-    r"(?P<rate>[\d.]+|\?)\s*(?P<unit>[a-z]*/?[a-z]*)(?P<post>[^\]]*)\]?"
+    r"\d{1,3}%(?:\|[^|]*\|)?\s{0,12}(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s{0,12}"
+    r"(?P<rate>[\d.]+|\?)\s{0,12}(?P<unit>[a-z]*/?[a-z]*)(?P<post>[^\]]*)\]?"
 )
 _KERAS = re.compile(r"\s{0,8}(?P<n>\d{1,9})/(?P<total>\d{1,9}) (?:\[[=>.\s]*\]|[\u2500-\u257f]+)")
 _NESTED = re.compile(
-    r"\[\d+/\d+\]\s?\[\s*(?P<a>\d+)/(?P<at>\d+)\]"  # [epoch/epochs][step/steps]
-    r"|epoch:? ?\[\d+\]\s?\[\s*(?P<b>\d+)/(?P<bt>\d+)\]"
-    r"|train(?:ing)?(?: epoch)?:? \d+ \[\s*(?P<c>\d+)/\s*(?P<ct>\d+)"
-    r"|\| epoch \d+:\s+(?P<d>\d+) / (?P<dt>\d+)"
+    r"\[\d+/\d+\]\s?\[\s{0,12}(?P<a>\d+)/(?P<at>\d+)\]"  # [epoch/epochs][step/steps]
+    r"|epoch:? ?\[\d+\]\s?\[\s{0,12}(?P<b>\d+)/(?P<bt>\d+)\]"
+    r"|train(?:ing)?(?: epoch)?:? \d+ \[\s{0,12}(?P<c>\d+)/\s{0,12}(?P<ct>\d+)"
+    r"|\| epoch \d+:\s{1,12}(?P<d>\d+) / (?P<dt>\d+)"
     r"|global_step/max_steps'?: '?(?P<e>\d+)/(?P<et>\d+)"
 )
 _STEP = re.compile(
     r"\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b['\"]?"
-    r"\s*[:=#]?\s*"
-    r"\[?\(?\s*(?P<n>\d+(?:,\d{3})*)(?!\.\d)(?:\s*(?:/|\bof\b)\s*(?P<total>\d+(?:,\d{3})*))?"
-    r"(?!\s*(?:mb|mib|gb|gib|s\b|ms\b|%))"
+    r"\s{0,12}[:=#]?\s{0,12}"
+    r"\[?\(?\s{0,12}(?P<n>\d+(?:,\d{3})*)(?!\.\d)(?:\s{0,12}(?:/|\bof\b)\s{0,12}(?P<total>\d+(?:,\d{3})*))?"
+    r"(?!\s{0,12}(?:mb|mib|gb|gib|s\b|ms\b|%))"
 )
 _MENTION = re.compile(
     r"resum|restor|load|every|warm.?up|from (?:step|checkpoint)|sav(?:e|ing|ed)|writ|checkpoint|error|fail"
 )
-_LOSS_AT = re.compile(rf"loss['\"]?\s*[:=|]?\s*\(?(?P<v>{_NUM})(?![\w.])")
+_LOSS_AT = re.compile(rf"loss['\"]?\s{{0,12}}[:=|]?\s{{0,12}}\(?(?P<v>{_NUM})(?![\w.])")
 _LOSS_BEFORE = re.compile(r"(?:^|[^\w/])(?:train(?:ing)?|total|lm|avg|mean|step)?[ _/.-]?$")
-_GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s*[:=|]?\s*(?P<v>{_NUM})")
+_GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s{{0,12}}[:=|]?\s{{0,12}}(?P<v>{_NUM})")
 _STEP_S = re.compile(
     r"(?<![\d.])\d{1,12}(?:\.\d{0,9})?\s{0,3}(?:"
     r"(?:ms|s|secs?|seconds)\s?/\s?(?:step|it|iter|iteration|batch)\b"
     r"|(?:it|its|steps?|iters?|batch(?:es)?)\s?/\s?s(?:ec(?:ond)?)?\b)"
 )
-_PER_ITERATION = re.compile(r"time per iteration \(ms\):\s*(?P<v>\d+\.?\d*)")
+_PER_ITERATION = re.compile(r"time per iteration \(ms\):\s{0,12}(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
-    r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s*[:=]?\s*(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
+    r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
 )
 _TOKENS_AFTER = re.compile(
-    r"(?<![\d.,])(?P<v>\d[\d,]{0,15}(?:\.\d{1,9})?)\s{0,3}(?P<unit>[kmg]?)\s*"
-    r"tok(?:ens?)?\s*/\s*s(?!\w*['\"]?\s*[:=])"
+    r"(?<![\d.,])(?P<v>\d[\d,]{0,15}(?:\.\d{1,9})?)\s{0,3}(?P<unit>[kmg]?)\s{0,12}"
+    r"tok(?:ens?)?\s{0,12}/\s{0,12}s(?!\w*['\"]?\s{0,12}[:=])"
 )
 _TOKENS_BEFORE = re.compile(
-    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s*[:=]\s*(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
+    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s{0,12}[:=]\s{0,12}(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
 )
-_DATA = re.compile(r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s*[:=]?\s*(?P<v>\d+\.\d+)")
+_DATA = re.compile(r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.\d+)")
 _HOST_MEMORY = re.compile(
     r"(?:\brss|\bram|\b(?:host|cpu|system|sys)[_ ](?:ram|mem(?:ory)?)(?:[_ ](?:used|usage|percent))?)['\"]?"
-    r"\s*[:=|]?\s*(?P<v>\d+\.?\d*)"
+    r"\s{0,12}[:=|]?\s{0,12}(?P<v>\d+\.?\d*)"
 )
 _EVAL = re.compile(r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)")
 _PREPARE = re.compile(

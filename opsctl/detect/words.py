@@ -11,7 +11,8 @@ from opsctl.detect.rows import LOGGED, Row
 from opsctl.detect.rules import Rule, advice
 
 NEAR_ROWS = 10  # progress rows after an error that other ranks or a buffer may still bring
-MENTION_DISCOUNT = 15
+MENTION_DISCOUNT = 30  # below an exception, whatever its words
+PASSING_DISCOUNT = 15
 EXCEPTION_WEIGHT = 33  # as a timeout's or a lost peer's: the earliest of them is the cause
 CACHE_WEIGHT = 62
 MAX_TEXT = 400
@@ -24,7 +25,7 @@ _WARNING = re.compile(r"\b\w*Warning: ")
 _PLACE = re.compile(r"user code at (\S+)|(?:from|in) (\S+\.py:\d+)")
 _SCALE = re.compile(
     r"(?:reducing (?:loss scale )?to|loss scaler?(?: \d+)? (?:to|is|=|:)|setting loss scale to:?)"
-    r"\s*(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
+    r"\s{0,12}(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 )
 _CACHE_FRAME = re.compile(
     r"triton/runtime/cache\.py|torch/_inductor/(?:codecache|runtime/.*cache)|torchinductor_|/\.triton/"
@@ -61,7 +62,9 @@ class Hit:
     @property
     def rank_weight(self) -> int:
         """Its place among root causes: a logger's mention or words in passing count less than an exception."""
-        return self.weight - (MENTION_DISCOUNT if self.is_mention or not self.is_firm else 0)
+        if self.is_mention:
+            return self.weight - MENTION_DISCOUNT
+        return self.weight if self.is_firm else self.weight - PASSING_DISCOUNT
 
 
 @dataclass

@@ -127,6 +127,16 @@ def test_words_in_passing_do_not_explain_a_signal() -> None:
     assert watch.pair == ("crashed", "sigkill_unknown")
 
 
+def test_a_warning_that_names_something_grave_does_not_outrank_an_exception() -> None:
+    watch = Watching()
+    watch.steps(20)
+    watch.line("2026-04-12 08:11:02,110 WARNING trainer CUDA out of memory was seen on another host")
+    watch.line("going on")
+    watch.text(TRACEBACK.format("KeyError: 'x'"))
+    watch.end(exit_code=1)
+    assert watch.pair == ("crashed", "python_exception")
+
+
 def test_a_part_that_failed_while_the_job_lives() -> None:
     watch = Watching()
     watch.steps(20, every_s=0.5)

@@ -107,6 +107,22 @@ def test_a_disk_that_is_full_degrades_a_run_that_goes_on() -> None:
     assert watch.pair == ("degraded", "disk_full")
 
 
+def test_a_spin_of_an_unknown_board_is_known_by_its_own_power() -> None:
+    watch = Watching()
+    unknown = replace(gpu(), name="X1", power_limit_w=None)
+    stepping(watch, 20, unknown)
+    for _ in range(24):
+        watch.sample(replace(unknown, utilization_pct=100.0, power_w=240.0))
+    assert watch.pair == ("hung", "nccl_hang")
+
+
+def test_waiting_for_data_is_told_from_the_rows_own_columns() -> None:
+    watch = Watching()
+    for step in range(1, 20):
+        watch.line(f"iter: {step}  loss: 2.1  time: 2.30  data: 2.05", after_s=2.3)
+    assert watch.pair == ("degraded", "dataloader_bound")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

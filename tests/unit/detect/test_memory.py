@@ -43,6 +43,10 @@ def test_what_is_no_sawtooth(series: list[float]) -> None:
     assert memory.sawtooth(times(len(series)), series, TOTAL) is None
 
 
+def test_many_evaluations_are_still_a_plateau_with_visits() -> None:
+    assert memory.sawtooth(times(3 * len(EVAL), 2.0), EVAL * 3, TOTAL) is None
+
+
 @pytest.mark.parametrize("series", [LEAK, STAIRS])
 def test_growth(series: list[float]) -> None:
     found = memory.growth(times(len(series), 15), series, TOTAL)
