@@ -1,4 +1,4 @@
-"""Tiny language models with weights that make their greedy text vary, and drafters whose guesses are known beforehand."""
+"""Tiny language models whose greedy text varies, and drafters whose guesses are known beforehand."""
 
 from __future__ import annotations
 
