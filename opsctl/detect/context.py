@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -11,7 +11,6 @@ class Baseline:
 
     step_s: float | None = None
     tokens_per_s: float | None = None
-    used_mib: dict[str, float] = field(default_factory=dict)  # by GPU index, as text
 
 
 @dataclass(frozen=True)

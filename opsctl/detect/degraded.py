@@ -6,16 +6,16 @@ Each answers with an opinion or None.
 from __future__ import annotations
 
 from opsctl.detect.context import Opinion
-from opsctl.detect.progress import Silence
+from opsctl.detect.progress import TRAINING, Silence
 from opsctl.detect.state import State
 
-SLOW, SLOW_ROWS = 1.8, 3
+SLOW, SLOW_OWN, SLOW_SHARED, SLOW_ROWS = 1.8, 2.5, 1.3, 3
 DATA_SHARE = 0.5
 IDLE_MEAN_PCT = 20.0
 FULL_DISK_PCT, FULL_DISK_MIB = 99.0, 256.0
 RESTART_ROWS, DISK_ROWS = 50, 200
 NEARLY_FULL = 0.95
-UNUSED_MIB = 1024.0
+UNUSED_MIB, TOY_MIB = 1024.0, 4096.0
 _NO_GPU = frozenset({"no_devices", "driver_mismatch"})
 
 
@@ -54,7 +54,7 @@ def disk(state: State, silence: Silence) -> Opinion | None:
 
 def memory_growth(state: State, silence: Silence) -> Opinion | None:
     """GPU memory that rises after warm-up and does not come back."""
-    if not runs(state) or state.context.warmup_done is False or state.progress.phase not in ("", "train"):
+    if not runs(state) or state.context.warmup_done is False or state.progress.phase not in TRAINING:
         return None
     for gpu in state.gpus.gpus.values():
         found = gpu.growth()
@@ -86,38 +86,56 @@ def heat(state: State, silence: Silence) -> Opinion | None:
 
 
 def pace(state: State, silence: Silence) -> Opinion | None:
-    """Slow steps, waiting for data, or GPUs that wait; only where steps come at all."""
+    """Waiting for data, another tenant, GPUs that wait, or just slow steps; only where steps come at all."""
+    if not runs(state) or silence.is_over or state.progress.phase not in TRAINING or state.progress.is_at_speed():
+        return None
+    return _waiting_for_data(state) or _sharing(state) or _idle(state) or _slow(state)
+
+
+def _told(state: State, at_least: float) -> tuple[str, ...]:
+    """The pace in words, if a step takes so many times as long as it should."""
     progress = state.progress
-    if not runs(state) or silence.is_over or progress.phase not in ("", "train"):
+    ratio, step_s = progress.slowdown(), progress.step_s
+    enough = len(progress.step_times) >= SLOW_ROWS or not progress.step_times
+    if ratio is None or step_s is None or ratio < at_least or not enough:
+        return ()
+    return (f"a step takes {step_s:.3g} s, {ratio:.1f} times what it should",)
+
+
+def _waiting_for_data(state: State) -> Opinion | None:
+    share = state.progress.data_share()
+    if share is None or share < DATA_SHARE:
         return None
-    ratio = progress.slowdown()
-    slow = ratio is not None and ratio >= SLOW and (len(progress.step_times) >= SLOW_ROWS or not progress.step_times)
-    told = (
-        (f"a step takes {progress.step_s:.3g} s, {ratio:.1f} times what it should",) if slow and progress.step_s else ()
-    )
-    share = progress.data_share()
-    if share is not None and share >= DATA_SHARE:
-        return Opinion("degraded", "dataloader_bound", 0.85, (f"{share:.0%} of step time is waiting for data", *told))
-    foreign = state.gpus.foreigners()
-    if foreign and (slow or _nearly_full(state)):
-        text = ", ".join(f"pid {row.pid} ({row.name})" for row in foreign)
-        return Opinion("degraded", "foreign_process", 0.8, (f"also on the GPU: {text}", *told))
-    return _idle(state, ratio, told) or (Opinion("degraded", "throughput_drop", 0.75, told) if slow else None)
+    told = (f"{share:.0%} of step time is waiting for data", *_told(state, SLOW))
+    return Opinion("degraded", "dataloader_bound", 0.85, told)
 
 
-def _nearly_full(state: State) -> bool:
-    return any(
-        gpu.total_mib and gpu.points and (gpu.points[-1].used or 0.0) >= NEARLY_FULL * gpu.total_mib
-        for gpu in state.gpus.gpus.values()
-    )
+def _sharing(state: State) -> Opinion | None:
+    foreign, slow = state.gpus.foreigners(), _told(state, SLOW_SHARED)
+    if not foreign or not (slow or _is_nearly_full(state)):
+        return None
+    text = ", ".join(f"pid {row.pid} ({row.name})" for row in foreign)
+    return Opinion("degraded", "foreign_process", 0.8, (f"also on the GPU: {text}", *slow))
 
 
-def _idle(state: State, ratio: float | None, told: tuple[str, ...]) -> Opinion | None:
+def _is_nearly_full(state: State) -> bool:
+    gpus = [gpu for gpu in state.gpus.gpus.values() if gpu.total_mib and gpu.points]
+    return any((gpu.points[-1].used or 0.0) >= NEARLY_FULL * (gpu.total_mib or 0.0) for gpu in gpus)
+
+
+def _idle(state: State) -> Opinion | None:
+    """GPUs that hold a real model and hardly work; a toy on a large GPU is no trouble."""
     mean = state.gpus.utilization_pct()
-    if mean is None or mean > IDLE_MEAN_PCT or (state.progress.is_at_speed() and ratio is not None):
+    held = max(((gpu.points[-1].used or 0.0) for gpu in state.gpus.gpus.values() if gpu.points), default=0.0)
+    if mean is None or mean > IDLE_MEAN_PCT or held < TOY_MIB:
         return None
-    cause = "dataloader_bound" if state.words.of_role("hint") and "few_workers_hint" in state.words.last else "gpu_idle"
-    return Opinion("degraded", cause, 0.7, (f"GPU utilisation is {mean:.0f} % on average", *told))
+    cause = "dataloader_bound" if "few_workers_hint" in state.words.last else "gpu_idle"
+    return Opinion("degraded", cause, 0.7, (f"GPU utilisation is {mean:.0f} % on average", *_told(state, SLOW)))
+
+
+def _slow(state: State) -> Opinion | None:
+    told = _told(state, SLOW if state.progress.knows_pace else SLOW_OWN)
+    return Opinion("degraded", "throughput_drop", 0.75, told) if told else None
 
 
 def restarted(state: State, silence: Silence) -> Opinion | None:

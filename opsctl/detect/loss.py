@@ -16,6 +16,8 @@ NEWEST = 3
 MIN_LEVEL_ROWS = 3
 LEAP, CLIMB = 1.8, 2.5
 BOUND_ROWS = 10
+SPREADS = 3
+FEW_ROWS = 5
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Losses:
     nan_gradient_rows: int = 0
     bound: float = math.inf
     best: float = math.inf  # the lowest level so far: a slow climb takes the level along
+    best_spread: float = 0.0
     since_bound: int = 0
     last: str = ""
 
@@ -59,11 +62,16 @@ class Losses:
         if len(self.level) < MIN_LEVEL_ROWS:
             return math.inf
         usual = sorted(self.level)
-        middle, low, high = median(usual), usual[len(usual) // 10], usual[(len(usual) - 1) * 9 // 10]
+        spared = max(len(usual) // 10, 1 if len(usual) >= FEW_ROWS else 0)  # stragglers at the top
+        middle, low, high = median(usual), usual[len(usual) // 10], usual[-1 - spared]
         if middle <= 0:
             return math.inf
-        self.best = min(middle, self.best)
-        return min(max(LEAP * middle, high + 3 * (high - low)), max(CLIMB * self.best, LEAP * self.best + high - low))
+        leap = max(LEAP * middle, high + SPREADS * (high - low))
+        if len(usual) < BOUND_ROWS:
+            return leap
+        if middle < self.best:
+            self.best, self.best_spread = middle, high - low
+        return min(leap, max(CLIMB * self.best, self.best + SPREADS * self.best_spread))
 
     @property
     def is_alarming(self) -> bool:

@@ -18,8 +18,10 @@ CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log g
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
 WARMUP_ROWS = 3
 REFERENCE_ROWS = 12
+AT_SPEED = 1.2
 USUAL_ROWS, ONCE_FACTOR = 5, 4.0
-QUIET_PHASES = frozenset(PHASE_FLOOR_S)
+OTHER_FLOOR_S = 600.0
+TRAINING = frozenset({"", "train"})  # every other phase has no steps
 _PHASE_NAMES = {
     "before_first_step": "starting",
     "saving": "checkpoint",
@@ -112,6 +114,8 @@ class Progress:
     def finish(self, time: float) -> None:
         """The log says that the work is done."""
         self.is_done, self.done_at = True, time
+        if self.has_stepped and not self.has_metrics:
+            self.enter("done", time)
 
     def observe(self, row: StepRow, time: float) -> bool:
         """Fold one progress row in; says whether it brought a training step."""
@@ -214,10 +218,11 @@ class Progress:
         due = self.due_s()
         if self.is_blind:
             return Silence(0.0, STALL_EXTRA_S, HANG_FLOOR_S, phase)
-        if self.has_stepped and phase not in QUIET_PHASES:
+        if self.has_stepped and phase in TRAINING:
             return self._of_steps(now, due)
         since = now - max(self.last_line, self.last_activity, self.phase_since)
-        floor = max(PHASE_FLOOR_S.get(phase, 600.0), HANG_FACTOR * due, 3 * self.longest.get(phase, 0.0))
+        least = PHASE_FLOOR_S.get(phase if self.has_stepped else "starting", OTHER_FLOOR_S)
+        floor = max(least, HANG_FACTOR * due, 3 * self.longest.get(phase, 0.0))
         return Silence(since, floor / 2, floor, phase)
 
     def _of_steps(self, now: float, due: float) -> Silence:
@@ -229,15 +234,27 @@ class Progress:
 
     def slowdown(self) -> float | None:
         """Present seconds a step over what they should be: a good run's, or this run's own best; None = unknown."""
-        should = self.context.baseline.step_s or self._own_pace()
-        present = self._present_s()
+        against_good_run = self._against_good_run()
+        if against_good_run is not None:
+            return against_good_run
+        should, present = self._own_pace(), self._present_s()
         return present / should if should and present else None
 
     def is_at_speed(self) -> bool | None:
         """Whether steps come as quickly as an earlier good run's; None where none is known."""
-        should = self.context.baseline.step_s
-        present = self._present_s()
-        return present <= 1.2 * should if should and present else None
+        ratio = self._against_good_run()
+        return None if ratio is None else ratio <= AT_SPEED
+
+    @property
+    def knows_pace(self) -> bool:
+        """Whether somebody told how long a step takes; else the run itself is all there is to compare with."""
+        return bool(self.context.typical_step_s) or self._against_good_run() is not None
+
+    def _against_good_run(self) -> float | None:
+        good, present = self.context.baseline, self._present_s()
+        if good.step_s and present:
+            return present / good.step_s
+        return good.tokens_per_s / self.tokens_per_s if good.tokens_per_s and self.tokens_per_s else None
 
     def _own_pace(self) -> float | None:
         paces = [pace for pace in (self.context.typical_step_s, self.reference_s, self._first_pace()) if pace]

@@ -12,6 +12,7 @@ from opsctl.detect.words import Hit
 
 START_PATIENCE_S = 30.0
 LEAVE_PATIENCE_S = 60.0
+BUSY_CORES, BUSY_PATIENCE_S = 0.5, 600.0  # a last evaluation or upload, perhaps
 FAILURE_WEIGHT = 20  # below it a wording is only an echo
 WORK_POWER_SHARE = 0.6
 
@@ -55,7 +56,8 @@ def leaves_not(state: State, silence: Silence) -> Opinion | None:
     if not _is_done(state):
         return None
     quiet = state.now - max(progress.last_line, progress.last_step, progress.done_at)
-    if quiet < LEAVE_PATIENCE_S and context.ranks_alive is not False:
+    busy = (state.processes.busy_cores or 0.0) > BUSY_CORES
+    if quiet < (BUSY_PATIENCE_S if busy else LEAVE_PATIENCE_S) and context.ranks_alive is not False:
         return None
     since_s = state.now - max(progress.done_at, progress.last_step)
     text = f"the work is done since {since_s:.0f} s and a process is still there"

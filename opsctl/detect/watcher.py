@@ -15,7 +15,7 @@ from opsctl.detect.context import Context as Context
 from opsctl.detect.context import Opinion
 from opsctl.detect.exceptions import Trace
 from opsctl.detect.kernel import KernelEvent
-from opsctl.detect.progress import QUIET_PHASES
+from opsctl.detect.progress import TRAINING
 from opsctl.detect.state import State as State
 from opsctl.detect.state import initial
 from opsctl.detect.steps import Shape, StepRow, shape_of
@@ -54,6 +54,11 @@ def observe(state: State, event: Event) -> tuple[State, tuple[Finding, ...]]:
     elif isinstance(event, End):
         state.end = event
     return state, _news(state)
+
+
+def baseline(state: State) -> Baseline:
+    """This run's own pace, to compare later runs with."""
+    return Baseline(state.progress.step_s, state.progress.tokens_per_s)
 
 
 def judge(state: State) -> Verdict:
@@ -181,8 +186,9 @@ def _row(state: State, row: rows.Row) -> list[Finding]:
 def _hit(state: State, row: rows.Row, rule: rules.Rule) -> Hit | None:
     progress = state.progress
     if rule.role == "phase":
-        if not progress.has_metrics:
-            progress.enter(_PHASES[rule.name], row.time)
+        phase = _PHASES[rule.name]
+        if not progress.has_metrics and (phase != "prepare" or not progress.num_rows):
+            progress.enter(phase, row.time)
         state.words.observe(row, rule, progress.num_rows, progress.steps_done)
         return None
     if rule.role == "done":
@@ -196,7 +202,7 @@ def _hit(state: State, row: rows.Row, rule: rules.Rule) -> Hit | None:
 
 
 def _sample(state: State, sample: Sample) -> None:
-    state.gpus.observe(sample, in_train=state.progress.phase not in QUIET_PHASES)
+    state.gpus.observe(sample, in_train=state.progress.phase in TRAINING)
     if state.progress.num_rows and state.progress.phase == "train":
         state.gpus.settle()
     state.disk_free_mib = sample.disk_free_mib if sample.disk_free_mib is not None else state.disk_free_mib

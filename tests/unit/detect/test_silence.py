@@ -192,3 +192,24 @@ def test_a_logger_that_retries_is_named_when_no_step_follows() -> None:
     assert watch.pair == ("hung", "logger_blocked")
     watch.steps(3, first=41)
     assert watch.pair == ("healthy", "ok")
+
+
+@pytest.mark.parametrize(
+    "row", ["Finished training epoch 3 in 12:01", "fold 2: training finished", "done with training the tokenizer"]
+)
+def test_a_part_that_is_done_is_not_the_work(row: str) -> None:
+    watch = Watching()
+    watch.steps(40)
+    watch.line(row)
+    watch.line("validating ...")
+    watch.ticks(120)
+    assert watch.pair == ("healthy", "ok")
+
+
+def test_a_last_evaluation_that_works_on_the_processor_gets_more_time() -> None:
+    watch = Watching()
+    watch.steps(40)
+    watch.line("training finished")
+    for second in range(200):
+        watch.sample(after_s=1.0, states="R", cpu_s=second * 2.0)
+    assert watch.pair == ("healthy", "ok")

@@ -1,0 +1,60 @@
+"""The pace of steps: compared with a good run, with what is typical, or with the run itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opsctl.detect import watcher
+from opsctl.detect.watcher import Baseline
+from tests.unit.detect.watching import Watching, gpu
+
+
+def test_a_good_runs_pace_is_the_measure() -> None:
+    good = Watching()
+    good.steps(40, every_s=0.5)
+    kept = watcher.baseline(good.state)
+    assert kept.step_s == 0.5
+    slow = Watching(baseline=kept)
+    slow.steps(40, every_s=1.0)
+    assert slow.pair == ("degraded", "throughput_drop")
+    assert "2.0 times" in slow.verdict.evidence[0]
+
+
+def test_tokens_a_second_do_where_step_times_are_unknown() -> None:
+    watch = Watching(baseline=Baseline(tokens_per_s=100_000.0))
+    for step in range(1, 30):
+        watch.line(f"step {step} loss 2.0 | 40k tok/s", after_s=1.0)
+    assert watch.pair == ("degraded", "throughput_drop")
+
+
+def test_against_itself_a_run_must_slow_down_by_more() -> None:
+    watch = Watching()
+    watch.steps(40)
+    watch.steps(20, first=41, every_s=2.0)
+    assert watch.pair == ("healthy", "ok")
+    watch.steps(20, first=61, every_s=3.0)
+    assert watch.pair == ("degraded", "throughput_drop")
+
+
+def test_one_slow_step_and_one_pause_are_no_pace() -> None:
+    watch = Watching(typical_step_s=1.0)
+    watch.steps(20)
+    watch.steps(1, first=21, every_s=30.0)
+    watch.steps(5, first=22)
+    assert watch.pair == ("healthy", "ok")
+
+
+def test_a_toy_on_a_large_gpu_is_not_idle() -> None:
+    watch = Watching()
+    for step in range(1, 60):
+        watch.line(f"step {step} loss 2.0", after_s=1.0)
+        watch.sample(gpu(util=7, used=1800, power=90), after_s=0.0)
+    assert watch.pair == ("healthy", "ok")
+
+
+def test_at_the_pace_of_a_good_run_nothing_is_too_slow() -> None:
+    watch = Watching(baseline=Baseline(step_s=1.0))
+    for step in range(1, 60):
+        watch.line(f"step {step} loss 2.0", after_s=1.0)
+        watch.sample(replace(gpu(util=7, power=90)), after_s=0.0)
+    assert watch.pair == ("healthy", "ok")
