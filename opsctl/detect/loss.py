@@ -63,7 +63,7 @@ class Losses:
             return math.inf
         usual = sorted(self.level)
         spared = max(len(usual) // 10, 1 if len(usual) >= FEW_ROWS else 0)  # stragglers at the top
-        middle, low, high = median(usual), usual[len(usual) // 10], usual[-1 - spared]
+        middle, low, high = usual[(len(usual) - 1) // 2], usual[len(usual) // 10], usual[-1 - spared]
         if middle <= 0:
             return math.inf
         leap = max(LEAP * middle, high + SPREADS * (high - low))

@@ -17,7 +17,7 @@ HANG_FACTOR, HANG_FLOOR_S = 10.0, 60.0
 CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log goes on
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
 WARMUP_ROWS = 3
-REFERENCE_ROWS = 12
+REFERENCE_ROWS, REFERENCE_EVERY = 12, 4
 AT_SPEED = 1.2
 USUAL_ROWS, ONCE_FACTOR = 5, 4.0
 OTHER_FLOOR_S = 600.0
@@ -172,7 +172,10 @@ class Progress:
         return interval / steps
 
     def _refer(self) -> None:
-        if self.num_rows >= WARMUP_ROWS + REFERENCE_ROWS and len(self.step_times) >= REFERENCE_ROWS:
+        """Every few rows is often enough to look for the run's best pace."""
+        if self.num_rows % REFERENCE_EVERY or self.num_rows < WARMUP_ROWS + REFERENCE_ROWS:
+            return
+        if len(self.step_times) >= REFERENCE_ROWS:
             pace = median(list(self.step_times)[-REFERENCE_ROWS:])
             self.reference_s = min(pace, self.reference_s or pace)
 

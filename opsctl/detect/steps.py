@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_COUNT = 1e15  # a longer number is no step
 
@@ -68,8 +69,7 @@ _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _HINTS = ("step", "loss", "iter", "epoch", "it/s", "s/it", "batch", "update", "%|", "% ", "grad")
 
 
-@dataclass(frozen=True)
-class StepRow:
+class StepRow(NamedTuple):
     """The numbers of one progress row; `kind` is train, eval or prepare. Seconds, tokens a second."""
 
     kind: str
@@ -95,9 +95,14 @@ class Place:
 
     def read(self, text: str) -> float | None:
         """The number at this place of `text`."""
-        digits = text[self.start : self.end].replace(",", "")
-        value = math.nan if digits[:1] in "nN" else float(digits) * self.scale
-        return value if not self.is_inverse else 1.0 / value if value else None
+        digits = text[self.start : self.end]
+        try:
+            value = float(digits)
+        except ValueError:  # 1,200 and nan.0 are numbers for people only
+            value = math.nan if digits[:1] in "nN" else float(digits.replace(",", ""))
+        if self.is_inverse:
+            return 1.0 / value if value else None
+        return value * self.scale
 
 
 @dataclass(frozen=True)
@@ -117,18 +122,10 @@ class Shape:
 
     def read(self, text: str) -> StepRow:
         """The numbers that a row of this shape holds."""
-        return StepRow(
-            self.kind,
-            _whole(self.step, text),
-            _whole(self.num_steps, text),
-            None if self.loss is None else self.loss.read(text),
-            None if self.grad_norm is None else self.grad_norm.read(text),
-            None if self.step_s is None else self.step_s.read(text),
-            None if self.tokens_per_s is None else self.tokens_per_s.read(text),
-            None if self.data_s is None else self.data_s.read(text),
-            None if self.host_memory is None else self.host_memory.read(text),
-            self.is_epoch,
-        )
+        places = (self.loss, self.grad_norm, self.step_s, self.tokens_per_s, self.data_s, self.host_memory)
+        loss, grad_norm, step_s, tokens, data_s, memory = [place and place.read(text) for place in places]
+        step, num_steps = _whole(self.step, text), _whole(self.num_steps, text)
+        return StepRow(self.kind, step, num_steps, loss, grad_norm, step_s, tokens, data_s, memory, self.is_epoch)
 
 
 def _whole(place: Place | None, text: str) -> int | None:
