@@ -123,7 +123,9 @@ class Shape:
     def read(self, text: str) -> StepRow:
         """The numbers that a row of this shape holds."""
         places = (self.loss, self.grad_norm, self.step_s, self.tokens_per_s, self.data_s, self.host_memory)
-        loss, grad_norm, step_s, tokens, data_s, memory = [place and place.read(text) for place in places]
+        loss, grad_norm, step_s, tokens, data_s, memory = [
+            None if place is None else place.read(text) for place in places
+        ]
         step, num_steps = _whole(self.step, text), _whole(self.num_steps, text)
         return StepRow(self.kind, step, num_steps, loss, grad_norm, step_s, tokens, data_s, memory, self.is_epoch)
 
