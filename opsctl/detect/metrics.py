@@ -21,6 +21,7 @@ class MetricsRow:
     phase: str
     counters: dict[str, int]
     memory_allocated_mib: float | None
+    time: float | None = None  # when the job wrote it, by the job's clock
 
 
 def parse(text: str) -> MetricsRow | None:
@@ -37,7 +38,13 @@ def parse(text: str) -> MetricsRow | None:
         return None
     phase = values.get("phase") if isinstance(values.get("phase"), str) else ""
     counters = {name: count for name in COUNTERS if (count := _count(values, name)) is not None}
-    return MetricsRow(_progress(values, str(phase)), str(phase), counters, _number(values, "memory_allocated_mib"))
+    return MetricsRow(
+        _progress(values, str(phase)),
+        str(phase),
+        counters,
+        _number(values, "memory_allocated_mib"),
+        _number(values, "time"),
+    )
 
 
 def _progress(values: dict[str, Any], phase: str) -> StepRow:

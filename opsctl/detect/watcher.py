@@ -25,6 +25,7 @@ from opsctl.records import End, Event, Finding, Line, Sample, Verdict
 _SEVERITIES = {"crashed": "fatal", "hung": "error", "eager_fallback": "error", "degraded": "warning"}
 _NOTES = frozenset({"hardware_warning", "telemetry_unavailable", "driver_mismatch", "elastic_restart"})
 MAX_SHAPES = 512
+CLOCK_SPREAD_S = 5.0
 MAX_LOOKED = 2000  # characters
 LAST_ROWS = 20
 _DIGITS = str.maketrans("123456789", "000000000")
@@ -111,9 +112,15 @@ def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
     if found.phase:
         progress.enter(found.phase, line.time)
     state.compiling.count(found.counters, progress.num_rows)
-    if found.row.kind == "train" and found.row.step is not None and progress.observe(found.row, line.time):
+    if found.row.kind == "train" and found.row.step is not None and progress.observe(found.row, _written(found, line)):
         return _stepped(state, found.row)
     return ()
+
+
+def _written(found: metrics.MetricsRow, line: Line) -> float:
+    """When the job wrote a row that may have waited to be read, if its clock agrees with ours."""
+    own = found.time
+    return own if own is not None and line.time - CLOCK_SPREAD_S <= own <= line.time else line.time
 
 
 def _log(state: State, line: Line) -> tuple[Finding, ...]:

@@ -58,3 +58,13 @@ def test_at_the_pace_of_a_good_run_nothing_is_too_slow() -> None:
         watch.line(f"step {step} loss 2.0", after_s=1.0)
         watch.sample(replace(gpu(util=7, power=90)), after_s=0.0)
     assert watch.pair == ("healthy", "ok")
+
+
+def test_rows_of_metrics_that_were_read_together_keep_their_own_times() -> None:
+    watch = Watching()
+    for batch in range(8):
+        watch.now += 2.0
+        for step in range(1, 5):
+            watch.metrics(time=watch.now - 2.0 + 0.5 * step, step=4 * batch + step, loss=2.0)
+    assert watch.verdict.step_s == 0.5
+    assert watch.pair == ("healthy", "ok")
