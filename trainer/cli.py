@@ -46,7 +46,11 @@ def _compile_exit_code(error: RuntimeError) -> int:
 
 
 def _complain(text: str) -> None:
-    print(f"trainer: {text}", file=sys.stderr, flush=True)
+    _talk(f"trainer: {text}")
+
+
+def _talk(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,7 +110,7 @@ def _prewarm(options: argparse.Namespace, signals: StopSignals) -> int:
     from trainer.prewarm import prewarm
     from trainer.recipe import load_recipe
 
-    report = prewarm(load_recipe(options.recipe, options.overrides))
+    report = prewarm(load_recipe(options.recipe, options.overrides), say=_talk)
     if options.result:
         write_json(options.result, report.as_dict())
     print(json.dumps(report.as_dict()) if options.json else "\n".join(report.lines()))

@@ -96,9 +96,9 @@ def compiler_options(device_type: str) -> dict[str, Any]:
     return {"cpp_cache_precompile_headers": False, "cpp_wrapper": device_type == "cpu"}
 
 
-def refuse_silencers(environ: Mapping[str, str] | None = None) -> None:
+def refuse_silencers(environ: Mapping[str, str]) -> None:
     """Raise SwitchRefused where a switch would silence torch; call it in every thread that compiles."""
-    if found := silencing_switches(os.environ if environ is None else environ):
+    if found := silencing_switches(environ):
         raise SwitchRefused(f"refused, since it would hide what is not compiled: {', '.join(found)}. Unset it.")
 
 
@@ -208,10 +208,7 @@ class Compiled:
         nodes = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
         self.needs_backward |= bool(nodes)
         for node in nodes:
-            node.register_prehook(self._note_backward)
-
-    def _note_backward(self, *_: Any) -> None:
-        self.has_run_backward = True
+            node.register_prehook(lambda *_: setattr(self, "has_run_backward", True))
 
     def problem(self) -> SealBroken | None:
         """Return why this function cannot be sealed, None if it can."""
@@ -225,16 +222,20 @@ class Compiled:
 
 
 class Discipline:
-    """The compiled functions of one replica in this process: add, warm, seal, and verify after every step."""
+    """The compiled functions of one replica in this process: add, warm, seal, and verify after every step.
 
-    def __init__(self, device_type: str = "cpu", *, environ: Mapping[str, str] | None = None) -> None:
-        refuse_silencers(environ)
+    `on_compile` hears what is about to be compiled, or loaded from the cache, while that takes its time.
+    """
+
+    def __init__(self, device_type: str = "cpu", *, on_compile: Callable[[str], None] | None = None) -> None:
+        refuse_silencers(os.environ)
         self.options = compiler_options(device_type)
         # Once a process torch would print this as a warning; the unfused form holds the whole score matrix in memory.
         warnings.filterwarnings("error", message=_UNFUSED_TEXT)
         self.functions: dict[str, Compiled] = {}
         self._compiles = self._recompiles = self._lazy_backwards = 0
         self._owner: dict[str, str] = {}
+        self._tell = on_compile or (lambda _: None)
         self._sealed_at: Counters | None = None
         callback_handler.register_start_callback(self._on_compile)
 
@@ -281,14 +282,16 @@ class Discipline:
     def _on_compile(self, event: CallbackArgs) -> None:
         frame, again = _frame_of(str(event.compile_id))
         if event.callback_trigger is CallbackTrigger.LAZY_BACKWARD:
+            owner = self._owner.get(frame, "an unknown function")
             if self.is_sealed:
-                owner = self._owner.get(frame, "an unknown function")
                 raise SealBroken(owner, "its backward would be compiled after the seal", way_out=WARM_BACKWARD)
             self._lazy_backwards += 1
+            self._tell(f"backward of {owner}")
         elif event.callback_trigger is CallbackTrigger.DYNAMO:
             self._compiles += 1
             self._recompiles += again
             self._owner[frame] = getattr(_thread, "running", "a function outside the discipline")
+            self._tell(self._owner[frame])
 
 
 def _frame_of(compile_id: str) -> tuple[str, bool]:

@@ -6,6 +6,7 @@ It needs neither prepared data nor a verifier's weights: made-up inputs of the r
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +54,14 @@ class PrewarmReport:
         ]
 
 
-def prewarm(recipe: Recipe) -> PrewarmReport:
-    """Compile, or load, all compiled functions of the recipe and seal them; raises CompileError or ConfigError."""
+def prewarm(recipe: Recipe, *, say: Callable[[str], None]) -> PrewarmReport:
+    """Compile, or load, all compiled functions of the recipe and seal them; raises CompileError or ConfigError.
+
+    `say` hears the name of each function when its turn comes: a cold start takes minutes.
+    """
     device = resolve_device(recipe.device)
     config, shape = recipe.drafter_config(), recipe.step_shape(device)
-    discipline = Discipline(device.type)
+    discipline = Discipline(device.type, on_compile=lambda name: say(f"compiling or loading {name}"))
     folders = [*cache_folders()]
     before = binaries_in(folders)
     started_at = time.monotonic()

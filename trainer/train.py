@@ -95,7 +95,7 @@ class Trainer:
     def run(self) -> None:
         """Do all phases; raises StopRequested, TrainerError or CompileError."""
         device = resolve_device(self.recipe.device)
-        self._discipline = Discipline(device.type)
+        self._discipline = Discipline(device.type, on_compile=lambda name: self.metrics.write(compiling=name))
         config, shape = self.recipe.drafter_config(), self.recipe.step_shape(device)
         prepared = self._prepare(device, shape)
         self._begin("verifier")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +74,7 @@ def refuse_non_finite(figures: StepFigures) -> None:
     """Raise NonFiniteError if the loss or the gradient norm is not finite."""
     for name in ("loss", "grad_norm"):
         value = getattr(figures, name)
-        if not torch.tensor(value).isfinite():
+        if not math.isfinite(value):
             raise NonFiniteError(f"{name} is {value}; stopped before the update (lower optim.lr, or look at the batch)")
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+# No module loaded before torch may hold the name `torch`: torch.contiguous_format is pickled into cache keys under the
+# first module that has it, and what a test compiles would then not be what a process of its own had compiled.
+from torch import compiler, manual_seed, set_num_threads
 
 from tests.train.commands import run
 
@@ -17,10 +21,10 @@ from tests.train.commands import run
 @pytest.fixture(autouse=True)
 def _torch_state() -> Iterator[None]:
     """Leave no stance behind for the next test, start from a seed, and use one thread: two spin on a busy machine."""
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
+    manual_seed(0)
+    set_num_threads(1)
     yield
-    torch.compiler.set_stance("default")
+    compiler.set_stance("default")
 
 
 @pytest.fixture
@@ -53,10 +57,21 @@ def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class ColdPrewarm:
+    """A cache that one prewarm filled: its folder, the prewarm's report, and the binaries that it left there."""
+
+    cache: Path
+    report: Any
+    binaries: frozenset[Path]
+
+
 @pytest.fixture(scope="session")
-def cold_prewarm(tiny_recipe: Path, inductor_folder: Path) -> tuple[Path, Any]:
-    """The cache of the test run, filled by one prewarm of the tiny recipe, and that prewarm's report."""
-    return inductor_folder, json.loads(run("prewarm", str(tiny_recipe), "--json", cache=inductor_folder).stdout)
+def cold_prewarm(tiny_recipe: Path, inductor_folder: Path) -> ColdPrewarm:
+    """The cache of the test run after one prewarm of the tiny recipe."""
+    before = frozenset(inductor_folder.rglob("*.so"))
+    report = json.loads(run("prewarm", str(tiny_recipe), "--json", cache=inductor_folder).stdout)
+    return ColdPrewarm(inductor_folder, report, frozenset(inductor_folder.rglob("*.so")) - before)
 
 
 TINY_RECIPE = """

@@ -45,15 +45,21 @@ def cold_backward(x: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def discipline(inductor_cache: Path) -> Iterator[Discipline]:
+def heard() -> list[str]:
+    """What was said to be compiled."""
+    return []
+
+
+@pytest.fixture
+def discipline(inductor_cache: Path, heard: list[str]) -> Iterator[Discipline]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    made = Discipline()
+    made = Discipline(on_compile=heard.append)
     yield made
     made.close()
 
 
-def test_what_is_warm_both_ways_is_sealed_and_then_serves(discipline: Discipline) -> None:
+def test_what_is_warm_both_ways_is_sealed_and_then_serves(discipline: Discipline, heard: list[str]) -> None:
     run = discipline.add("cold", cold)
     run(input_of(3)).sum().backward()
     discipline.seal()
@@ -63,6 +69,7 @@ def test_what_is_warm_both_ways_is_sealed_and_then_serves(discipline: Discipline
     torch.testing.assert_close(x.grad, -0.25 * torch.sin(torch.ones(3)))
     assert (counters.compiles, counters.recompiles, counters.lazy_backwards) == (1, 0, 1)
     assert (counters.fx_misses, counters.aot_misses, counters.graph_breaks) == (2, 1, 0)
+    assert heard == ["cold", "backward of cold"]
 
 
 def test_a_new_shape_after_the_seal_names_function_reason_shapes_and_way_out(discipline: Discipline) -> None:
@@ -161,9 +168,10 @@ def test_code_that_others_compile_after_the_seal_is_noticed(discipline: Discipli
         ("TORCH_COMPILE_OVERRIDE_BACKENDS", "eager"),
     ],
 )
-def test_switches_of_the_environment_are_refused(name: str, value: str) -> None:
+def test_switches_of_the_environment_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
     with pytest.raises(SwitchRefused, match=f"{name}={value}"):
-        Discipline(environ={name: value})
+        Discipline()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -100,6 +103,18 @@ def test_blocks_do_not_see_each_other() -> None:
     changed = (after - before).abs().amax(dim=-1) > 0
     assert changed[:, : config.block_size].all()
     assert not changed[:, config.block_size :].any()
+
+
+def test_each_kind_of_layer_has_a_mask_and_a_layer_function_of_its_own() -> None:
+    names: list[str] = []
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        names.append(name)
+        return function
+
+    step_functions(CONFIGS["sliding, causal"], "dense", wrap=noting)
+    kinds = ("full_attention", "sliding_attention")
+    assert names == [*(f"mask_{kind}" for kind in kinds), *(f"layer_{kind}" for kind in kinds), "loss_chunk"]
 
 
 def test_names_and_number_of_tensors_are_those_of_serving_engines() -> None:
