@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opsctl.call_records import SCHEMA, to_json
 from opsctl.errors import OpsctlError
+from opsctl.records.call import SCHEMA, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

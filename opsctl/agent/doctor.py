@@ -20,8 +20,8 @@ from opsctl.agent.env.python import find_python
 from opsctl.agent.home import Home
 from opsctl.agent.processes import PROC
 from opsctl.agent.session import Call
-from opsctl.doctor_records import LogindFacts, PythonFacts, TargetFacts, TerminalFacts, ToolFacts
 from opsctl.errors import MissingTool
+from opsctl.records.doctor import LogindFacts, PythonFacts, TargetFacts, TerminalFacts, ToolFacts
 
 _ANSWER_LIMIT_S = 5.0
 _COMPILE_LIMIT_S = 30.0

@@ -12,9 +12,9 @@ from opsctl.agent import gpus
 from opsctl.agent.home import Home
 from opsctl.agent.leases import holders
 from opsctl.agent.run_state import is_live
-from opsctl.doctor_records import GpuFacts
 from opsctl.errors import CommandFailed, MissingTool, TimedOut
-from opsctl.records import GpuSample
+from opsctl.records.doctor import GpuFacts
+from opsctl.records.events import GpuSample
 
 KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 _NODES = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia-caps/*")

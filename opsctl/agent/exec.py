@@ -11,8 +11,8 @@ import threading
 import time
 
 from opsctl.agent.session import Call, Session
-from opsctl.call_records import Outcome
 from opsctl.errors import CommandFailed, MissingTool, ProtocolError, UsageError
+from opsctl.records.call import Outcome
 
 _CHUNK_BYTES = 1 << 16
 # once the time is up: what is sent, and how long it is given to work

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opsctl.records import from_json, to_json
+from opsctl.records.call import from_json, to_json
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import subprocess
 
 from opsctl.detect.smi import parse_csv
 from opsctl.errors import CommandFailed, MissingTool, TimedOut, UsageError
-from opsctl.records import GpuSample
+from opsctl.records.events import GpuSample
 
 LIMIT_S = 30.0
 _COLUMNS = ("index", "uuid", "name", "memory.used", "memory.total")

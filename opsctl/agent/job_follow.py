@@ -13,7 +13,7 @@ from opsctl.agent.run_state import find, last_rows
 from opsctl.agent.run_watch import Rows
 from opsctl.agent.session import Call
 from opsctl.errors import CommandFailed, OpsctlError, error_named
-from opsctl.records import RunStatus
+from opsctl.records.run import RunStatus
 
 _POLL_S = 0.1
 _LOG_ROWS = 15

@@ -5,7 +5,8 @@ from __future__ import annotations
 from opsctl.agent.run_start import start
 from opsctl.agent.session import Call
 from opsctl.errors import Busy
-from opsctl.records import RunRecord, RunSpec, to_json
+from opsctl.records.call import to_json
+from opsctl.records.run import RunRecord, RunSpec
 
 
 def start_job(call: Call, spec: RunSpec, *, has_placeholders: bool = False) -> RunRecord:

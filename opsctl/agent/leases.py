@@ -10,7 +10,8 @@ from opsctl.agent.files import read_record, write_record
 from opsctl.agent.home import Home
 from opsctl.agent.processes import is_alive
 from opsctl.errors import Busy
-from opsctl.records import GpuSample, LockOwner
+from opsctl.records.events import GpuSample
+from opsctl.records.process import LockOwner
 
 FOREIGN_LIMIT_MIB = 500.0
 IsLive = Callable[[str], bool]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from opsctl.agent.processes import identity
 from opsctl.errors import Busy
-from opsctl.records import LockOwner, from_json, to_json
+from opsctl.records.call import from_json, to_json
+from opsctl.records.process import LockOwner
 
 
 def _describe(descriptor: int) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.records import ProcessIdentity, ProcessSample
+from opsctl.records.events import ProcessSample
+from opsctl.records.process import ProcessIdentity
 
 PROC = Path("/proc")
 RUN_ID_VARIABLE = "OPSCTL_RUN_ID"

@@ -9,7 +9,7 @@ from opsctl.agent.home import RunPaths
 from opsctl.agent.run_state import all_runs, find, status
 from opsctl.agent.session import Call
 from opsctl.errors import CheckFailed, CommandFailed, TimedOut
-from opsctl.records import RunStatus
+from opsctl.records.run import RunStatus
 
 LIST_LIMIT = 50
 POLL_S = 0.1

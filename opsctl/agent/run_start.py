@@ -20,7 +20,10 @@ from opsctl.agent.recorder.secrets import write_once
 from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
 from opsctl.errors import Busy, CheckFailed, CommandFailed, TimedOut, UsageError, error_named
-from opsctl.records import GpuSample, LockOwner, RunRecord, RunSpec, from_json
+from opsctl.records.call import from_json
+from opsctl.records.events import GpuSample
+from opsctl.records.process import LockOwner
+from opsctl.records.run import RunRecord, RunSpec
 
 START_LIMIT_S = 30.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")

@@ -13,7 +13,11 @@ from opsctl.agent.files import read_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.processes import carrying, identity, is_alive
 from opsctl.errors import UsageError
-from opsctl.records import ExitRecord, ProcessIdentity, RunRecord, RunStatus, Sample, Verdict, from_json
+from opsctl.records.call import from_json
+from opsctl.records.events import Sample
+from opsctl.records.process import ProcessIdentity
+from opsctl.records.run import ExitRecord, RunRecord, RunStatus
+from opsctl.records.verdict import Verdict
 
 _TAIL_BYTES = 1 << 16
 LATEST = "latest"

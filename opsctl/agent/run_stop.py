@@ -16,7 +16,9 @@ from opsctl.agent.run_state import find
 from opsctl.agent.session import Call
 from opsctl.agent.signals import Ending, members_of
 from opsctl.errors import CommandFailed
-from opsctl.records import ExitRecord, ProcessIdentity, RunStatus, StopRequest, Verdict
+from opsctl.records.process import ProcessIdentity
+from opsctl.records.run import ExitRecord, RunStatus, StopRequest
+from opsctl.records.verdict import Verdict
 
 _POLL_S = 0.05
 SLACK_S = 45.0  # beyond the job's grace: killing, draining the terminal, last notifications

@@ -15,7 +15,8 @@ from opsctl.agent.run_logs import LogReader, first_offset, tail_start
 from opsctl.agent.run_queries import ENDED, status_of
 from opsctl.agent.run_state import find
 from opsctl.agent.session import Call
-from opsctl.records import RunStatus, Verdict
+from opsctl.records.run import RunStatus
+from opsctl.records.verdict import Verdict
 
 POLL_S = 0.05
 STATUS_PERIOD_S = 1.0

@@ -20,9 +20,9 @@ from typing import Any
 
 from opsctl import __version__
 from opsctl.agent.home import Home
-from opsctl.call_records import PROTOCOL, to_json
 from opsctl.errors import OpsctlError, ProtocolError
-from opsctl.frames import Frame, FrameReader, frame
+from opsctl.formats.frames import Frame, FrameReader, frame
+from opsctl.records.call import PROTOCOL, to_json
 
 BEAT_PERIOD_S = 1.0
 EOF_GRACE_S = 1.0

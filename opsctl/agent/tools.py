@@ -12,9 +12,9 @@ from opsctl.agent.files import fsync_folder
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.session import Call
-from opsctl.env_records import Tool
 from opsctl.errors import CommandFailed, MissingTool, UsageError
-from opsctl.records import from_json
+from opsctl.records.call import from_json
+from opsctl.records.env import Tool
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from opsctl.agent.session import Call
 from opsctl.errors import ProtocolError
-from opsctl.transfer import Moved, Writer, landing, reading, size_of
+from opsctl.formats.transfer import Moved, Writer, landing, reading, size_of
 
 _TELL_PERIOD_S = 0.5
 

@@ -16,7 +16,6 @@ from typing import Annotated
 import typer
 
 from opsctl import __version__, ui
-from opsctl.call_records import PROTOCOL
 from opsctl.cli.cache import cache
 from opsctl.cli.container import container
 from opsctl.cli.doctor import doctor
@@ -35,6 +34,7 @@ from opsctl.errors import (
     OpsctlError,
     UsageError,
 )
+from opsctl.records.call import PROTOCOL
 
 app = noun("opsctl", "Environments, training runs and compile caches on GPU hosts that you own.")
 app.command()(init)

@@ -12,7 +12,7 @@ from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from opsctl.doctor_records import Check
+    from opsctl.records.doctor import Check
 
 ANSWERS = {True: "ok", False: "NO", None: "?"}
 

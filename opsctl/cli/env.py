@@ -12,9 +12,9 @@ from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
-    from opsctl.env_records import EnvCheck, EnvEntry
     from opsctl.ops.env import Rebuilt
     from opsctl.ops.env_lock import LockResult
+    from opsctl.records.env import EnvCheck, EnvEntry
 
 env = noun("env", "Pin environments, rebuild them, and see that nobody changed them.")
 

@@ -18,7 +18,7 @@ from opsctl.errors import EXEC_FAULT, EXEC_TIMED_OUT, OpsctlError, TimedOut, Usa
 
 if TYPE_CHECKING:
     from opsctl.ops.exec import CommandInput
-    from opsctl.records import Outcome
+    from opsctl.records.call import Outcome
 
 # what follows the first word of the command belongs to it, also without --
 WORDS = {"allow_interspersed_args": False}

@@ -12,7 +12,7 @@ from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
-    from opsctl.transfer import Moved
+    from opsctl.formats.transfer import Moved
 
 
 def put(

@@ -9,7 +9,7 @@ from rich.text import Text
 from opsctl.cli.frame import LABEL, Frame
 from opsctl.cli.gauges import UNKNOWN, clean, clock, gib
 from opsctl.ops.watch_state import WatchState
-from opsctl.records import GpuSample
+from opsctl.records.events import GpuSample
 
 NO_SMI = "no nvidia-smi on this target: GPU numbers are not shown"
 _OLD_S = 15.0  # a sample older than this is no longer how things are

@@ -7,7 +7,7 @@ from rich.text import Text
 from opsctl.cli.frame import LABEL, LOOKS, QUIET, SEVERITIES, Frame, looks
 from opsctl.cli.gauges import UNKNOWN, bar, clean, clock, compact, duration, significant
 from opsctl.ops.watch_state import WatchState
-from opsctl.records import Finding, Verdict
+from opsctl.records.verdict import Finding, Verdict
 
 # --- who and how ----------------------------------------------------------------------------------
 

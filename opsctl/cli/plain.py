@@ -5,7 +5,7 @@ from __future__ import annotations
 from opsctl.cli.gauges import clean, clock, compact, significant
 from opsctl.cli.panels import step_s
 from opsctl.ops.watch_state import WatchEvent, WatchState
-from opsctl.records import Finding, Verdict
+from opsctl.records.verdict import Finding, Verdict
 
 PROGRESS_PERIOD_S = 10.0
 _LAST_ROWS = 10

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from opsctl import ui
-from opsctl.call_records import to_json
 from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
 from opsctl.errors import TargetError
+from opsctl.records.call import to_json
 
 if TYPE_CHECKING:
     from opsctl.ops.status import TargetStatus

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from opsctl.cli.frame import LABEL, looks
 from opsctl.cli.gauges import duration, gib, significant
-from opsctl.records import RunStatus
+from opsctl.records.run import RunStatus
 
 if TYPE_CHECKING:
-    from opsctl.cache_records import LiveCache, Warmed
     from opsctl.ops.status import TargetStatus
+    from opsctl.records.cache import LiveCache, Warmed
 
 _MAX_RUNS = 8
 

@@ -7,11 +7,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from opsctl import ui
-from opsctl.call_records import to_json
+from opsctl.records.call import to_json
 
 if TYPE_CHECKING:
     from opsctl.ops.runs import LogPiece
-    from opsctl.records import Attempt, GpuSample, RunRecord, RunStatus
+    from opsctl.records.events import GpuSample
+    from opsctl.records.run import Attempt, RunRecord, RunStatus
 
 
 def record_json(record: RunRecord) -> dict[str, Any]:

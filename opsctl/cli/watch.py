@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opsctl import ui
-from opsctl.call_records import SCHEMA, to_json
 from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.records.call import SCHEMA, to_json
 
 if TYPE_CHECKING:
     from opsctl.ops.watch_state import WatchEvent, WatchState

@@ -6,7 +6,7 @@ from opsctl.detect.context import Opinion
 from opsctl.detect.rules import DEFAULT_WEIGHT
 from opsctl.detect.state import State
 from opsctl.detect.words import NEAR_ROWS, Hit
-from opsctl.records import End
+from opsctl.records.events import End
 
 CHECKPOINTED = 75
 HELD_MIB = 2048.0

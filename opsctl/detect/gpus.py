@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from opsctl.detect import memory
 from opsctl.detect.context import Context
 from opsctl.detect.memory import Growth, Sawtooth
-from opsctl.records import GpuProcess, GpuSample, Sample
+from opsctl.records.events import GpuProcess, GpuSample, Sample
 
 SPIN_SAMPLES = 3
 SPIN_UTILIZATION_PCT = 98.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from opsctl.records import Line
+from opsctl.records.events import Line
 
 MAX_ROW_BYTES = 32 * 1024
 MAX_JOINED_ROWS = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.records import ProcessSample
+from opsctl.records.events import ProcessSample
 
 STOPPED_S = 2.0  # a moment in state T happens (debuggers, job control); two seconds are no accident
 BUSY_CORES = 0.05

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from opsctl.records import Line
+from opsctl.records.events import Line
 
 _BOX = "\u2502\u2503\u256d\u2570"  # the left edge of a rich box: bars and corners
 _BOX_EDGE = _BOX + "\u256e\u256f\u2500 "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from opsctl.records import GpuSample
+from opsctl.records.events import GpuSample
 
 # What to ask for; a driver that refuses a name says so in a sentence (see `refused_column`).
 COLUMNS = (

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from opsctl.detect import smi
-from opsctl.records import GpuProcess, GpuSample
+from opsctl.records.events import GpuProcess, GpuSample
 
 MAX_DIGITS = 10
 MAX_ROW = 1000

@@ -14,7 +14,7 @@ from opsctl.detect.processes import Processes
 from opsctl.detect.progress import Progress
 from opsctl.detect.steps import Shape
 from opsctl.detect.words import Words
-from opsctl.records import End
+from opsctl.records.events import End
 
 
 @dataclass

@@ -20,7 +20,8 @@ from opsctl.detect.state import State as State
 from opsctl.detect.state import initial
 from opsctl.detect.steps import Shape, StepRow, shape_of
 from opsctl.detect.words import Hit
-from opsctl.records import End, Event, Finding, Line, Sample, Verdict
+from opsctl.records.events import End, Event, Line, Sample
+from opsctl.records.verdict import Finding, Verdict
 
 _SEVERITIES = {"crashed": "fatal", "hung": "error", "eager_fallback": "error", "degraded": "warning"}
 _NOTES = frozenset({"hardware_warning", "telemetry_unavailable", "driver_mismatch", "elastic_restart"})

@@ -6,13 +6,14 @@ import json
 import os
 from dataclasses import dataclass, replace
 
-from opsctl.cache_records import CacheList, RestoreOutcome, SnapshotOutcome, Warmed
 from opsctl.errors import ConfigError, UsageError
 from opsctl.ops.deploy import deploy
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.train import read_secrets
 from opsctl.ops.workspace import Workspace, operator_name
-from opsctl.records import RunRecord, RunSpec, from_json, to_json
+from opsctl.records.cache import CacheList, RestoreOutcome, SnapshotOutcome, Warmed
+from opsctl.records.call import from_json, to_json
+from opsctl.records.run import RunRecord, RunSpec
 
 
 @dataclass(frozen=True)

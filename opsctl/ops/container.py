@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from opsctl.doctor_records import Check
 from opsctl.errors import Busy, CommandFailed, ContainerMissing, MissingTool, UsageError
 from opsctl.ops.doctor import container_checks
 from opsctl.ops.workspace import Workspace
+from opsctl.records.doctor import Check
 from opsctl.target.command import Argv, shell_words
 from opsctl.target.container import Docker
 from opsctl.target.target import refusal

@@ -15,7 +15,8 @@ import yaml
 
 from opsctl.detect import lines, smi, smi_text, steps, watcher
 from opsctl.errors import ConfigError
-from opsctl.records import End, Event, Line, ProcessSample, Sample, Tick, Verdict
+from opsctl.records.events import End, Event, Line, ProcessSample, Sample, Tick
+from opsctl.records.verdict import Verdict
 
 NOW = 2_000_000_000.0  # any moment: only differences count
 POLL_S = 5.0  # between polls that carry no times

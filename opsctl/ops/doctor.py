@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from opsctl.doctor_records import Check, TargetFacts
 from opsctl.errors import ConfigError, ContainerMissing, Disconnected, MissingTool, OpsctlError, TimedOut, Unreachable
-from opsctl.lockfile import SetOptions, parse_lock, parse_options
+from opsctl.formats.lockfile import SetOptions, parse_lock, parse_options
 from opsctl.ops import doctor_checks, doctor_gpu_checks
 from opsctl.ops.doctor_checks import Need
 from opsctl.ops.doctor_gpu_checks import cuda_of
 from opsctl.ops.sets import pinned_set
 from opsctl.ops.workspace import Workspace
-from opsctl.records import from_json
+from opsctl.records.call import from_json
+from opsctl.records.doctor import Check, TargetFacts
 
 _SSHD = ("sh", "-c", "PATH=$PATH:/usr/sbin:/sbin; sshd -T")
 _SSHD_LIMIT_S = 10.0

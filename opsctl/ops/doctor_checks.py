@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from opsctl.doctor_records import Check, TargetFacts
+from opsctl.records.doctor import Check, TargetFacts
 
 CLOCK_LIMIT_S = 2.0
 MIN_TMUX = (3, 2)

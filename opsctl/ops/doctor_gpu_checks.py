@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from opsctl.doctor_records import Check, TargetFacts
-from opsctl.lockfile import Pin
+from opsctl.formats.lockfile import Pin
 from opsctl.ops.doctor_checks import Need, version_tuple
-from opsctl.records import GpuSample
+from opsctl.records.doctor import Check, TargetFacts
+from opsctl.records.events import GpuSample
 
 SLOW_SMI_S = 5.0
 FOREIGN_LIMIT_MIB = 500.0

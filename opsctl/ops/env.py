@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.env_records import EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest
-from opsctl.lockfile import parse_lock, parse_options, requirement_names
+from opsctl.formats.lockfile import parse_lock, parse_options, requirement_names
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
 from opsctl.ops.tools import LocalTool, bring, uv_for
 from opsctl.ops.workspace import Workspace
-from opsctl.records import RunRecord, from_json, to_json
+from opsctl.records.call import from_json, to_json
+from opsctl.records.env import EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest
+from opsctl.records.run import RunRecord
 
 
 @dataclass(frozen=True)

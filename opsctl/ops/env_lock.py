@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import ConfigError, UsageError
-from opsctl.lockfile import LockChanges, SetOptions, changes, parse_lock, parse_options, requirement_names
+from opsctl.formats.lockfile import LockChanges, SetOptions, changes, parse_lock, parse_options, requirement_names
+from opsctl.formats.sources import failure, masked, source_options, with_environment
 from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
 from opsctl.ops.workspace import Workspace
-from opsctl.sources import failure, masked, source_options, with_environment
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def lock(
 
 def _refuse_unknown(upgrade: tuple[str, ...], known: set[str], wanted: PinnedSet) -> None:
     from opsctl.config import nearest
-    from opsctl.lockfile import normalised
+    from opsctl.formats.lockfile import normalised
 
     for package in upgrade:
         if normalised(package) not in known:

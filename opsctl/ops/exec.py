@@ -7,10 +7,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from opsctl.call_records import Outcome, from_json
 from opsctl.errors import ProtocolError
-from opsctl.frames import CHUNK_BYTES
+from opsctl.formats.frames import CHUNK_BYTES
 from opsctl.ops.workspace import Workspace
+from opsctl.records.call import Outcome, from_json
 from opsctl.target.client import Message
 from opsctl.target.command import Argv
 from opsctl.target.target import refusal

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import ProtocolError, UsageError
+from opsctl.formats.transfer import Moved, Writer, landing, reading, size_of
 from opsctl.ops.workspace import Workspace
-from opsctl.records import from_json
+from opsctl.records.call import from_json
 from opsctl.target.client import Message
-from opsctl.transfer import Moved, Writer, landing, reading, size_of
 
 Tell = Callable[[Message], None]
 

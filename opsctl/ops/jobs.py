@@ -7,7 +7,7 @@ from typing import Any
 
 from opsctl.errors import Disconnected, Unreachable
 from opsctl.ops.workspace import Workspace
-from opsctl.records import RunRecord
+from opsctl.records.run import RunRecord
 
 OnProgress = Callable[[dict[str, Any]], None]
 

@@ -13,7 +13,8 @@ import tenacity
 
 from opsctl.errors import Disconnected, ProtocolError, TimedOut, Unreachable
 from opsctl.ops.workspace import Workspace
-from opsctl.records import RunRecord, RunSpec, RunStatus, from_json, to_json
+from opsctl.records.call import from_json, to_json
+from opsctl.records.run import RunRecord, RunSpec, RunStatus
 from opsctl.target.command import Secret
 
 _LINK_LOST = (Disconnected, Unreachable)

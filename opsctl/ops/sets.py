@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.config import EnvConfig, nearest
-from opsctl.env_records import Sources
 from opsctl.errors import ConfigError
 from opsctl.ops.workspace import Workspace
+from opsctl.records.env import Sources
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opsctl.cache_records import CacheList
 from opsctl.config import Config
-from opsctl.env_records import EnvCheck, EnvEntry
 from opsctl.errors import OpsctlError
 from opsctl.ops import cache, env, runs
 from opsctl.ops.workspace import Workspace, build_target
-from opsctl.records import RunStatus
+from opsctl.records.cache import CacheList
+from opsctl.records.env import EnvCheck, EnvEntry
+from opsctl.records.run import RunStatus
 
 LIVE_STATES = frozenset({"starting", "running", "unwatched"})
 

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from opsctl.call_records import to_json
-from opsctl.env_records import Tool
 from opsctl.errors import MissingTool
 from opsctl.ops.workspace import Workspace
+from opsctl.records.call import to_json
+from opsctl.records.env import Tool
 
 _CHUNK_BYTES = 1 << 19
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from opsctl.errors import CheckFailed, ConfigError, UsageError
 from opsctl.ops import runs
 from opsctl.ops.workspace import Workspace, operator_name
-from opsctl.records import Notify, Restart, RunRecord, RunSpec
+from opsctl.records.run import Notify, Restart, RunRecord, RunSpec
 from opsctl.target.command import Secret
 
 if TYPE_CHECKING:

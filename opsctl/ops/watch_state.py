@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opsctl.detect.lines import LineState, flush, split
-from opsctl.records import ExitRecord, Finding, RunStatus, Sample, Verdict, from_json
+from opsctl.records.call import from_json
+from opsctl.records.events import Sample
+from opsctl.records.run import ExitRecord, RunStatus
+from opsctl.records.verdict import Finding, Verdict
 
 HISTORY = 240  # samples and metrics rows that sparklines can show
 KEPT_ROWS = 200

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
-from opsctl.call_records import PROTOCOL
 from opsctl.errors import Disconnected, MissingTool, OpsctlError, ProtocolError, error_named
-from opsctl.frames import CHUNK_BYTES
+from opsctl.formats.frames import CHUNK_BYTES
+from opsctl.records.call import PROTOCOL
 from opsctl.target.host import Channel
 from opsctl.target.package import AgentPackage, agent_package
 from opsctl.target.target import Target

@@ -12,8 +12,8 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
-from opsctl.call_records import Outcome
 from opsctl.errors import MissingTool, TimedOut
+from opsctl.records.call import Outcome
 from opsctl.target.command import Argv
 
 _CHUNK_BYTES = 1 << 16

@@ -1,4 +1,4 @@
-"""Packs the agent into one deterministic zipapp: agent, detect, records, errors and libtmux."""
+"""Packs the agent into one deterministic zipapp: agent, detect, formats, records, errors and libtmux."""
 
 from __future__ import annotations
 
@@ -46,14 +46,12 @@ def _libtmux_folder() -> Path:
 
 
 def _members() -> Iterator[tuple[str, Path]]:
-    records = sorted(path.name for path in _ROOT.glob("*records.py"))
-    shared = (*records, "lockfile.py", "sources.py", "frames.py", "transfer.py")
-    for name in ("__init__.py", "errors.py", *shared):
+    for name in ("__init__.py", "errors.py"):
         yield f"opsctl/{name}", _ROOT / name
-    for folder, prefix in ((_ROOT / "agent", "opsctl/agent"), (_ROOT / "detect", "opsctl/detect")):
-        for path in sorted(folder.rglob("*")):
+    for package in ("agent", "detect", "formats", "records"):
+        for path in sorted((_ROOT / package).rglob("*")):
             if path.suffix in (".py", ".json"):
-                yield f"{prefix}/{path.relative_to(folder)}", path
+                yield f"opsctl/{path.relative_to(_ROOT)}", path
     libtmux = _libtmux_folder()
     for path in sorted(libtmux.rglob("*.py")):
         inside = path.relative_to(libtmux)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import paramiko
 
-from opsctl.call_records import Outcome
 from opsctl.errors import TimedOut
+from opsctl.records.call import Outcome
 
 _CHUNK_BYTES = 1 << 16
 _STDERR_CHUNK_BYTES = 1 << 15

@@ -7,8 +7,8 @@ import re
 import time
 from dataclasses import dataclass
 
-from opsctl.call_records import Outcome
 from opsctl.errors import ContainerMissing, Disconnected, MissingTool, OpsctlError, TargetError, TimedOut, Unreachable
+from opsctl.records.call import Outcome
 from opsctl.target.command import Argv, shell_words
 from opsctl.target.container import Container, ContainerState
 from opsctl.target.host import Channel, Host

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from opsctl.errors import CommandFailed, Disconnected, MissingTool, OpsctlError, ProtocolError, TimedOut
-from opsctl.frames import BEAT, CHUNK_BYTES, WINDOW_BYTES, Frame, FrameReader, frame
+from opsctl.formats.frames import BEAT, CHUNK_BYTES, WINDOW_BYTES, Frame, FrameReader, frame
 from opsctl.target.host import Channel
 
 BEAT_PERIOD_S = 1.0

@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.ops.exec import CommandInput, run
 from opsctl.ops.workspace import Workspace
-from opsctl.records import Outcome
+from opsctl.records.call import Outcome
 from tests.support.left import agents, sleeping, unique_nap
 from tests.support.until import until
 

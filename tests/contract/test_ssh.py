@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.call_records import Outcome
 from opsctl.errors import Unreachable
+from opsctl.records.call import Outcome
 from opsctl.target.ssh import SshHost
 from opsctl.target.ssh_endpoint import SshSettings
 from tests.support.reach import Reach, files, ran, reach, refused

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from opsctl.detect import lines, watcher
-from opsctl.records import Line
+from opsctl.records.events import Line
 from tests.conftest import COMMAND
 from tests.support.runs import Runs
 from tests.support.until import until

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.call_records import Outcome
 from opsctl.errors import Unreachable
+from opsctl.records.call import Outcome
 from opsctl.target.command import Argv
 from opsctl.target.ssh import SshHost
 from opsctl.target.ssh_endpoint import SshSettings

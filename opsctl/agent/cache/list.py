@@ -8,7 +8,7 @@ from opsctl.agent.cache.snapshot import is_saved
 from opsctl.agent.cache.snapshots import all_snapshots, summary
 from opsctl.agent.home import Home
 from opsctl.agent.session import Call
-from opsctl.cache_records import CacheList, LiveCache
+from opsctl.records.cache import CacheList, LiveCache
 
 
 def _live(home: Home, live: LivePaths, current: CacheKey | None) -> LiveCache:

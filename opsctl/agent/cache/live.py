@@ -14,9 +14,9 @@ from opsctl.agent.cache.key import CacheKey, key_of, key_without_env
 from opsctl.agent.env.layout import active, find
 from opsctl.agent.files import write_record
 from opsctl.agent.home import Home
-from opsctl.cache_records import Warmed
 from opsctl.errors import CheckFailed, TimedOut
-from opsctl.records import from_json
+from opsctl.records.cache import Warmed
+from opsctl.records.call import from_json
 
 # files of ours at the top of a live cache; they are no part of its content
 OWN_FILES = frozenset({"key.json", "warmed.json", "snapshot.json"})

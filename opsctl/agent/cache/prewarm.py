@@ -19,9 +19,10 @@ from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
-from opsctl.cache_records import Warmed
 from opsctl.errors import CommandFailed, MissingTool
-from opsctl.records import RunSpec, from_json
+from opsctl.records.cache import Warmed
+from opsctl.records.call import from_json
+from opsctl.records.run import RunSpec
 
 
 def prewarm(call: Call) -> Any:

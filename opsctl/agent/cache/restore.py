@@ -27,9 +27,8 @@ from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
-from opsctl.cache_records import RestoreOutcome
 from opsctl.errors import Busy, CheckFailed, DiskFull
-from opsctl.records import SnapshotRecord
+from opsctl.records.cache import RestoreOutcome, SnapshotRecord
 
 _SPARE_BYTES = 2 << 20
 

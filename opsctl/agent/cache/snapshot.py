@@ -32,9 +32,10 @@ from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
-from opsctl.cache_records import SnapshotOutcome
 from opsctl.errors import Busy, CheckFailed, DiskFull
-from opsctl.records import RunSpec, SnapshotRecord, to_json
+from opsctl.records.cache import SnapshotOutcome, SnapshotRecord
+from opsctl.records.call import to_json
+from opsctl.records.run import RunSpec
 
 RUN_NAME = "cache-snapshot"
 _AGREE_LIMIT_S = 120.0

@@ -8,9 +8,8 @@ from pathlib import Path
 from opsctl.agent.cache.key import CacheKey, differences
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home
-from opsctl.cache_records import Snapshot
 from opsctl.errors import CheckFailed, UsageError
-from opsctl.records import SnapshotRecord
+from opsctl.records.cache import Snapshot, SnapshotRecord
 
 SUFFIXES = (".tar.zst", ".tar.gz")
 

@@ -25,11 +25,11 @@ from opsctl.agent.hashing import digests
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.tools import tool_path
-from opsctl.env_records import EnvOutcome, EnvRequest, Sources
 from opsctl.errors import CheckFailed, CommandFailed
-from opsctl.lockfile import exact_requirements
-from opsctl.records import EnvRecord, from_json
-from opsctl.sources import local_folders, source_options, with_environment
+from opsctl.formats.lockfile import exact_requirements
+from opsctl.formats.sources import local_folders, source_options, with_environment
+from opsctl.records.call import from_json
+from opsctl.records.env import EnvOutcome, EnvRecord, EnvRequest, Sources
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from opsctl.agent.env.manifest import VENV, Listing, Manifest, source_of
 from opsctl.agent.env.wheels import Distribution
-from opsctl.env_records import Drift
+from opsctl.records.env import Drift
 
 _START_HOOKS = frozenset({"sitecustomize", "usercustomize"})
 

@@ -16,7 +16,7 @@ from opsctl.agent.env.wheels import Distribution, Mismatch, check_pins, distribu
 from opsctl.agent.hashing import digests
 from opsctl.agent.jobs import Progress
 from opsctl.errors import CommandFailed, DiskFull
-from opsctl.lockfile import Pin
+from opsctl.formats.lockfile import Pin
 
 _DOWNLOADING = re.compile(r"^\s*Downloading (?P<name>\S+) \((?P<size>[\d.]+)(?P<unit>[KMG]?i?B)\)")
 _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")

@@ -12,7 +12,7 @@ from pathlib import Path
 from opsctl.agent.files import fsync_folder, read_record
 from opsctl.agent.home import Home
 from opsctl.errors import CheckFailed, UsageError
-from opsctl.records import EnvRecord
+from opsctl.records.env import EnvRecord
 
 # files of ours at the top of an environment, and uv's own lock; they are no part of what is verified
 OWN_FILES = frozenset({"env.json", "manifest.json", "requirements.lock", "exact.txt", "cache-key.json", ".lock"})

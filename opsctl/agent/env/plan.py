@@ -9,9 +9,8 @@ from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.python import Python, find_python
 from opsctl.agent.env.verify import check
 from opsctl.agent.home import Home
-from opsctl.env_records import EnvCheck, EnvOutcome, EnvRequest
-from opsctl.lockfile import Pin, SetOptions, fingerprint, parse_lock, parse_options
-from opsctl.records import EnvRecord
+from opsctl.formats.lockfile import Pin, SetOptions, fingerprint, parse_lock, parse_options
+from opsctl.records.env import EnvCheck, EnvOutcome, EnvRecord, EnvRequest
 
 LOCK_NAME = "env-build.lock"
 

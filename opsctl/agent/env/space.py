@@ -13,7 +13,7 @@ from opsctl.agent.env.layout import standing
 from opsctl.agent.env.manifest import read_totals
 from opsctl.agent.home import Home
 from opsctl.errors import DiskFull
-from opsctl.lockfile import Pin, normalised
+from opsctl.formats.lockfile import Pin, normalised
 
 _FICLONE = 0x40049409
 _SPARE_BYTES = 8 << 20

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.sources import failure, masked
+from opsctl.formats.sources import failure, masked
 
 Argv = tuple[str, ...]
 

@@ -18,9 +18,10 @@ from opsctl.agent.main import agent_argv
 from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
 from opsctl.agent.tools import has_tool
-from opsctl.env_records import EnvCheck, EnvEntry, EnvPlan, EnvRequest
 from opsctl.errors import CheckFailed
-from opsctl.records import EnvRecord, RunSpec, from_json, to_json
+from opsctl.records.call import from_json, to_json
+from opsctl.records.env import EnvCheck, EnvEntry, EnvPlan, EnvRecord, EnvRequest
+from opsctl.records.run import RunSpec
 
 RUN_NAME = "env-rebuild"
 _SHOWN = 5

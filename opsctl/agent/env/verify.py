@@ -16,8 +16,7 @@ from opsctl.agent.env.manifest import read as read_manifest
 from opsctl.agent.env.wheels import Distribution, read_distribution
 from opsctl.agent.hashing import digests
 from opsctl.agent.session import Call
-from opsctl.env_records import Drift, EnvCheck
-from opsctl.records import EnvRecord
+from opsctl.records.env import Drift, EnvCheck, EnvRecord
 
 # variables that make a job import, or load, something else than the environment holds
 _STEERING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "LD_PRELOAD", "LD_LIBRARY_PATH")

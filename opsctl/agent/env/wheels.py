@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from opsctl.agent.env.manifest import Seen
 from opsctl.agent.hashing import digest
-from opsctl.lockfile import Pin, normalised
+from opsctl.formats.lockfile import Pin, normalised
 
 
 @dataclass(frozen=True)

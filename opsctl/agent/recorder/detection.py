@@ -11,7 +11,10 @@ from pathlib import Path
 from opsctl.agent.home import RunPaths
 from opsctl.agent.recorder.log import AppendFile
 from opsctl.detect import lines, watcher
-from opsctl.records import End, Event, Finding, Line, RunSpec, Sample, Tick, Verdict, to_json
+from opsctl.records.call import to_json
+from opsctl.records.events import End, Event, Line, Sample, Tick
+from opsctl.records.run import RunSpec
+from opsctl.records.verdict import Finding, Verdict
 
 JUDGE_PERIOD_S = 0.25
 PUBLISH_PERIOD_S = 1.0  # for news of the step alone

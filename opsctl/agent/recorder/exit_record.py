@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 from opsctl.agent.files import fsync_folder, write_atomic
-from opsctl.records import ExitRecord, to_json
+from opsctl.records.call import to_json
+from opsctl.records.run import ExitRecord
 
 RESERVED_BYTES = 64 * 1024
 

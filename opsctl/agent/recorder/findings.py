@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opsctl.records import Finding
+from opsctl.records.verdict import Finding
 
 
 def log_behind(now: float) -> Finding:

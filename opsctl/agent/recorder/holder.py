@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.agent.processes import identity
-from opsctl.records import ProcessIdentity, from_json, to_json
+from opsctl.records.call import from_json, to_json
+from opsctl.records.process import ProcessIdentity
 
 COLUMNS, ROWS = 200, 50
 OOM_SCORE_OF_JOB = 300

@@ -19,7 +19,7 @@ from opsctl.agent.recorder.recorder import Recorder
 from opsctl.agent.recorder.secrets import read_once
 from opsctl.agent.recorder.spawn import RUN_DIR_VARIABLE, become_subreaper
 from opsctl.errors import CommandFailed, MissingTool, OpsctlError
-from opsctl.records import RunRecord
+from opsctl.records.run import RunRecord
 
 
 def _redirect_errors(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.agent.processes import environ, pids, run_entry, sample
-from opsctl.records import ProcessSample
+from opsctl.records.events import ProcessSample
 
 
 class Members:

@@ -12,7 +12,9 @@ import sys
 from typing import Any
 
 from opsctl.agent.recorder.loop import Loop
-from opsctl.records import Notify, RunRecord, Verdict, to_json
+from opsctl.records.call import to_json
+from opsctl.records.run import Notify, RunRecord
+from opsctl.records.verdict import Verdict
 
 LIMIT_S = 20.0
 HEARTBEAT_PERIOD_S = 60.0

@@ -29,7 +29,10 @@ from opsctl.agent.recorder.sampler import Sampler
 from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
-from opsctl.records import Attempt, End, ExitRecord, ProcessIdentity, RunRecord, Sample, StopRequest, Verdict
+from opsctl.records.events import End, Sample
+from opsctl.records.process import ProcessIdentity
+from opsctl.records.run import Attempt, ExitRecord, RunRecord, StopRequest
+from opsctl.records.verdict import Verdict
 
 POLL_PERIOD_S = 0.25
 TICK_PERIOD_S = 1.0

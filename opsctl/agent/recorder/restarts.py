@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opsctl.records import Attempt, Restart, Verdict
+from opsctl.records.run import Attempt, Restart
+from opsctl.records.verdict import Verdict
 
 MAX_WITHOUT_PROGRESS = 3
 EXIT_STOPPED_EARLY = 75

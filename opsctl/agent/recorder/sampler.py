@@ -11,7 +11,8 @@ from opsctl.agent.recorder.findings import disk_low
 from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.members import Members
 from opsctl.agent.recorder.smi import SmiLoop
-from opsctl.records import Finding, GpuSample, Sample
+from opsctl.records.events import GpuSample, Sample
+from opsctl.records.verdict import Finding
 
 DISK_LOW_MIB = 2048.0
 _DISK_PERIOD_S = 10.0

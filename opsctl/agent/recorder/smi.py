@@ -15,7 +15,7 @@ from collections.abc import Callable
 from opsctl.agent.recorder.loop import READ, Loop
 from opsctl.agent.recorder.spawn import die_with_parent
 from opsctl.detect.smi import COLUMNS, parse_csv, refused_column
-from opsctl.records import GpuSample
+from opsctl.records.events import GpuSample
 
 FIRST_ANSWER_S = 30.0  # without persistence mode a driver wakes up eight GPUs first
 SILENCE_S = 10.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.agent.processes import RUN_ID_VARIABLE
 from opsctl.agent.signals import RECORDER_VARIABLE
-from opsctl.records import RunSpec
+from opsctl.records.run import RunSpec
 
 RUN_DIR_VARIABLE = "OPSCTL_RUN_DIR"
 _PR_SET_PDEATHSIG = 1

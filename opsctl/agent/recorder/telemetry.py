@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from opsctl.agent.recorder.log import AppendFile
-from opsctl.records import GpuSample, Sample, from_json, to_json
+from opsctl.records.call import from_json, to_json
+from opsctl.records.events import GpuSample, Sample
 
 KEEP_S = 900.0
 ROLL_PERIOD_S = 300.0

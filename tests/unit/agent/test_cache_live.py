@@ -11,8 +11,8 @@ from opsctl.agent.cache import snapshot
 from opsctl.agent.cache.key import CacheKey, differences, fields, parse_isa
 from opsctl.agent.cache.live import LivePaths, content_digest, listing, listing_digest, read_warmed, remember_warmed
 from opsctl.agent.cache.prewarm import is_warm
-from opsctl.cache_records import Warmed
 from opsctl.errors import Busy
+from opsctl.records.cache import Warmed
 
 CPU = "processor: 0\nflags\t\t: fpu vme avx avx2 fma hypervisor\n\nprocessor: 1\nflags: other\n"
 ANSWER = {

@@ -10,7 +10,7 @@ from opsctl.agent.env.install import poisoned
 from opsctl.agent.env.manifest import listing
 from opsctl.agent.env.wheels import Mismatch, check_pins, distributions, mismatches, parse_record
 from opsctl.agent.hashing import digests
-from opsctl.lockfile import Pin
+from opsctl.formats.lockfile import Pin
 
 SITE = "lib/python3/site-packages"
 

@@ -15,7 +15,9 @@ from opsctl.agent.recorder.exit_record import RESERVED_BYTES, ExitFile
 from opsctl.agent.recorder.log import BACKLOG_LIMIT_BYTES, AppendFile, Log
 from opsctl.agent.recorder.metrics import MetricsTail
 from opsctl.agent.recorder.telemetry import KEEP_S, ROLL_PERIOD_S, Telemetry, aggregate, read_rows, row
-from opsctl.records import Attempt, ExitRecord, GpuSample, ProcessSample, Sample, Verdict
+from opsctl.records.events import GpuSample, ProcessSample, Sample
+from opsctl.records.run import Attempt, ExitRecord
+from opsctl.records.verdict import Verdict
 
 
 class FullDisk:

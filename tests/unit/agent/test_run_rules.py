@@ -21,7 +21,8 @@ from opsctl.agent.run_start import check, fill_in
 from opsctl.agent.run_state import choose
 from opsctl.agent.tmux import SOCKET_LIMIT_BYTES, socket_path
 from opsctl.errors import CommandFailed, UsageError
-from opsctl.records import Attempt, Restart, RunRecord, RunSpec, Verdict
+from opsctl.records.run import Attempt, Restart, RunRecord, RunSpec
+from opsctl.records.verdict import Verdict
 
 SPEC = RunSpec("job", ("true",))
 

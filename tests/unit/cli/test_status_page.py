@@ -10,7 +10,8 @@ from rich.console import Console
 
 from opsctl.cli.status_page import page
 from opsctl.ops.status import TargetStatus
-from opsctl.records import ExitRecord, RunRecord, RunSpec, RunStatus, Verdict
+from opsctl.records.run import ExitRecord, RunRecord, RunSpec, RunStatus
+from opsctl.records.verdict import Verdict
 from tests.unit.ops.test_status import CACHE, ENV, REACHED
 
 FACTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opsctl.detect.exceptions import Exceptions, Trace
 from opsctl.detect.rows import rows
-from opsctl.records import Line
+from opsctl.records.events import Line
 
 
 def traces(text: str) -> list[Trace]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.detect.gpus import board_w, same_bus
-from opsctl.records import GpuProcess, Sample
+from opsctl.records.events import GpuProcess, Sample
 from tests.unit.detect.watching import Watching, gpu
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.detect.lines import MAX_ROW_BYTES, LineState, display_width, flush, split, strip_ansi
-from opsctl.records import Line
+from opsctl.records.events import Line
 
 PIECES = st.lists(
     st.sampled_from(

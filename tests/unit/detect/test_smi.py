@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opsctl.detect import smi, smi_text
-from opsctl.records import GpuProcess, GpuSample
+from opsctl.records.events import GpuProcess, GpuSample
 
 HEADER = (
     "timestamp, index, name, utilization.gpu [%], memory.used [MiB], memory.total [MiB], "

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from opsctl.ops.diagnose import diagnose, read_case
-from opsctl.records import VERDICTS, Verdict
+from opsctl.records.verdict import VERDICTS, Verdict
 
 DATA = Path(__file__).parents[2] / "data"
 FOLDERS = sorted(path.parent for root in ("watch", "watch_own") for path in (DATA / root).glob("*/case.yaml"))

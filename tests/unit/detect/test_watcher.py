@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from opsctl.detect import smi, smi_text, watcher
 from opsctl.detect.lines import LineState, flush, split
-from opsctl.records import VERDICTS, End, Event, Finding, GpuSample, Line, ProcessSample, Sample, Tick, Verdict, to_json
+from opsctl.records.call import to_json
+from opsctl.records.events import End, Event, GpuSample, Line, ProcessSample, Sample, Tick
+from opsctl.records.verdict import VERDICTS, Finding, Verdict
 from tests.unit.detect.watching import Watching, gpu
 
 NASTY = """step |loss |nan|inf|1e999|12/300|0.5 s/step|tok/s|41%|##| 3/9 [0:1<0:2, 1.5it/s]

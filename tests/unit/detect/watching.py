@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from opsctl.detect import watcher
-from opsctl.records import End, Event, Finding, GpuSample, Line, ProcessSample, Sample, Tick, Verdict
+from opsctl.records.events import End, Event, GpuSample, Line, ProcessSample, Sample, Tick
+from opsctl.records.verdict import Finding, Verdict
 
 
 class Watching:

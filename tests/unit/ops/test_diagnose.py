@@ -8,7 +8,7 @@ import pytest
 
 from opsctl.errors import ConfigError
 from opsctl.ops.diagnose import Material, diagnose, diagnose_case, diagnose_files, events, guess_columns
-from opsctl.records import End, Line, Sample, Tick
+from opsctl.records.events import End, Line, Sample, Tick
 
 DATA = Path(__file__).parents[2] / "data" / "watch"
 LOG = "step 000010 | loss 2.4 | 0.5 s/step\nstep 000020 | loss 2.3 | 0.5 s/step\n"

@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from opsctl.agent import doctor_gpu
-from opsctl.doctor_records import Check, TargetFacts
-from opsctl.lockfile import parse_lock
+from opsctl.formats.lockfile import parse_lock
 from opsctl.ops import doctor, doctor_checks, doctor_gpu_checks
 from opsctl.ops.doctor import CONTAINER_QUESTIONS, QUESTIONS, judge_sshd
 from opsctl.ops.doctor_checks import Need
 from opsctl.ops.doctor_gpu_checks import cuda_of
-from opsctl.records import from_json
+from opsctl.records.call import from_json
+from opsctl.records.doctor import Check, TargetFacts
 
 DATA: dict[str, Any] = yaml.safe_load(Path("tests/data/doctor/cases.yaml").read_text())
 BY_NAME = {question.__name__: question for question in QUESTIONS}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opsctl.cache_records import CacheList, LiveCache, Snapshot, Warmed
 from opsctl.config import Config
-from opsctl.env_records import Drift, EnvCheck, EnvEntry
 from opsctl.ops.status import TargetStatus, live_first, next_steps
-from opsctl.records import EnvRecord, RunRecord, RunSpec, RunStatus, Verdict
+from opsctl.records.cache import CacheList, LiveCache, Snapshot, Warmed
+from opsctl.records.env import Drift, EnvCheck, EnvEntry, EnvRecord
+from opsctl.records.run import RunRecord, RunSpec, RunStatus
+from opsctl.records.verdict import Verdict
 
 CONFIG = Config.model_validate(
     {

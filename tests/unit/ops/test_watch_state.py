@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.ops.watch_state import EXIT_CODES, HISTORY, KEPT_ROWS, Row, WatchEvent, WatchState, observe
-from opsctl.records import VERDICTS
+from opsctl.records.verdict import VERDICTS
 from tests.support import recorded
 
 LOG = "one\n\x1b[31mtwo\x1b[0m\nbar 1%\rbar 50%\rbar 100%\nthree \u6bb5\u9519 \U0001f600\r\nfour\n"

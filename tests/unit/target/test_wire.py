@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from opsctl.call_records import Outcome
-from opsctl.frames import WINDOW_BYTES, FrameReader
+from opsctl.formats.frames import WINDOW_BYTES, FrameReader
+from opsctl.records.call import Outcome
 from opsctl.target.wire import Outgoing
 from tests.support.until import until
 

@@ -1,14 +1,26 @@
-"""Records of compile caches: live ones, snapshots, and what warming and restoring came to. No I/O.
-
-Shipped inside the agent, like `records`.
-"""
+"""Records of compile caches: live ones, snapshots, and what warming and restoring came to. No I/O."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from opsctl.records import SCHEMA
+from opsctl.records.call import SCHEMA
+
+
+@dataclass(frozen=True)
+class SnapshotRecord:
+    """<id>.json beside an archive: what it holds and where it fits."""
+
+    snapshot_id: str
+    created: float
+    key: dict[str, str]  # what torch's own cache keys separate
+    num_files: int
+    size_mib: float  # unpacked
+    archive_sha256: str
+    files: dict[str, str] = field(default_factory=dict)  # relative path -> sha256
+    warmed: dict[str, Any] = field(default_factory=dict)  # recipe, functions, counters of the prewarm
+    schema: int = SCHEMA
 
 
 @dataclass(frozen=True)

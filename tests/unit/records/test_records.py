@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 
-from opsctl.records import (
-    Attempt,
-    ExitRecord,
-    GpuSample,
-    ProcessIdentity,
-    ProcessSample,
-    RunRecord,
-    RunSpec,
-    Sample,
-    Verdict,
-    from_json,
-    to_json,
-)
+from opsctl.records.call import from_json, to_json
+from opsctl.records.events import GpuSample, ProcessSample, Sample
+from opsctl.records.process import ProcessIdentity
+from opsctl.records.run import Attempt, ExitRecord, RunRecord, RunSpec
+from opsctl.records.verdict import Verdict
 
 EXAMPLES = [
     RunRecord("r", RunSpec("n", ("a", "it's"), environment={"A": "b"}), 1.5, "s", "m", ProcessIdentity("b", 1, 2, 3)),

@@ -1,13 +1,13 @@
 """Records of `opsctl doctor`: the facts of a target, and checks of them. Frozen, standard library only, no I/O.
 
-Shipped inside the agent, like `records`. A text named `problem` is "" where all is well.
+A text named `problem` is "" where all is well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from opsctl.records import GpuSample
+from opsctl.records.events import GpuSample
 
 
 @dataclass(frozen=True)

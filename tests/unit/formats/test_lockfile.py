@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.errors import ConfigError
-from opsctl.lockfile import Pin, changes, exact_requirements, fingerprint, parse_lock, parse_options, requirement_names
+from opsctl.formats.lockfile import (
+    Pin,
+    changes,
+    exact_requirements,
+    fingerprint,
+    parse_lock,
+    parse_options,
+    requirement_names,
+)
 
 LOCK = """# written by hand
 a==1.0 \\

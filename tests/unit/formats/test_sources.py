@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.env_records import Sources
 from opsctl.errors import CommandFailed, DiskFull
-from opsctl.sources import failure, masked, source_options, with_environment
+from opsctl.formats.sources import failure, masked, source_options, with_environment
+from opsctl.records.env import Sources
 
 
 def test_the_configuration_wins_over_the_environment() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from opsctl.errors import CommandFailed, DiskFull, OpsctlError, UsageError
-from opsctl.frames import CHUNK_BYTES, Frame
+from opsctl.formats.frames import CHUNK_BYTES, Frame
 
 FILE, FOLDER, LINK, FILE_END = "file", "folder", "link", "file-end"
 _PERMISSIONS = 0o777  # setuid and the like are the receiver's to give

@@ -1,15 +1,27 @@
-"""Records of environments: what stands, what drifted. Frozen, standard library only, no I/O.
-
-Shipped inside the agent, like `records`.
-"""
+"""Records of environments: what stands, what drifted. Frozen, standard library only, no I/O."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from opsctl.records import EnvRecord
+from opsctl.records.call import SCHEMA
 
 DRIFT_KINDS = ("edited", "missing", "added", "foreign", "intruder", "python")
+
+
+@dataclass(frozen=True)
+class EnvRecord:
+    """env.json: what an environment was built from, and what its proof saw."""
+
+    name: str  # the set: cpu, cu130, ...
+    fingerprint: str
+    build: str
+    created: float
+    python: str
+    platform: str
+    packages: dict[str, str] = field(default_factory=dict)  # distribution -> version
+    proof: dict[str, str] = field(default_factory=dict)  # what was imported, what torch said
+    schema: int = SCHEMA
 
 
 @dataclass(frozen=True)

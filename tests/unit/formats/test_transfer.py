@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opsctl.errors import CommandFailed, OpsctlError, UsageError
-from opsctl.transfer import Writer, inner_link, landing, reading, size_of
+from opsctl.formats.transfer import Writer, inner_link, landing, reading, size_of
 
 
 def copy(source: Path, path: Path) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from opsctl.env_records import Sources
 from opsctl.errors import CommandFailed, DiskFull, OpsctlError
+from opsctl.records.env import Sources
 
 _TAIL_ROWS = 25
 _CREDENTIALS = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s@]+@")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.errors import ProtocolError
-from opsctl.frames import BEAT, FrameReader, frame
+from opsctl.formats.frames import BEAT, FrameReader, frame
 
 MESSAGES = st.lists(
     st.tuples(
