@@ -47,8 +47,8 @@ class PrewarmReport:
         warmth, counters = self.warmth, self.warmth.counters
         return [
             f"warmed {len(self.functions)} functions forward and backward: {', '.join(self.functions)}",
-            f"graphs: {counters.fx_hits} found, {counters.fx_misses} missing, {counters.fx_bypasses} passed over",
-            f"autograd: {counters.aot_hits} found, {counters.aot_misses} missing, {counters.aot_bypasses} passed over",
+            f"FX graph cache: {counters.fx_hits} hits, {counters.fx_misses} misses, {counters.fx_bypasses} bypassed",
+            f"AOTAutograd cache: {counters.aot_hits} hits, {counters.aot_misses} misses, {counters.aot_bypasses} bypassed",
             f"compilers started: {warmth.compiler_starts}, new binaries: {warmth.new_binaries}",
             f"{'warm' if warmth.is_warm else 'cold'} start of {warmth.seconds:.1f} s in {', '.join(self.cache_dirs)}",
         ]

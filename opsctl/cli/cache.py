@@ -12,7 +12,7 @@ from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
-    from opsctl.cache_records import CacheList, LiveCache, RestoreOutcome, Snapshot, SnapshotOutcome, Warmed
+    from opsctl.records.cache import CacheList, LiveCache, RestoreOutcome, Snapshot, SnapshotOutcome, Warmed
 
 cache = noun("cache", "Warm compile caches before a run, save them, and bring them back.")
 
@@ -20,17 +20,9 @@ JobName = Annotated[
     str | None, typer.Option("--job", help="Job whose cache is meant; default: that of the active environment.")
 ]
 
-# what a job's own report may hold, and how it is called here
-_FIGURES = {
-    "fx_hits": "graphs found",
-    "fx_misses": "graphs missing",
-    "fx_bypasses": "graphs passed over",
-    "aot_hits": "autograd found",
-    "aot_misses": "autograd missing",
-    "aot_bypasses": "autograd passed over",
-    "compiler_starts": "compilers started",
-    "new_binaries": "new binaries",
-}
+# what a job's own report may hold: torch's two caches, and what was compiled in spite of them
+_CACHES = {"fx": "FX graph cache", "aot": "AOTAutograd cache"}
+_COUNTS = {"compiler_starts": "compilers started", "new_binaries": "new binaries"}
 
 
 @cache.command()
@@ -61,10 +53,25 @@ def _warmed_text(found: Warmed) -> str:
     state = {True: "warm", False: "cold", None: "done"}[found.is_warm]
     cold = f"; cold it took {found.cold_s:.1f} s" if found.cold_s and found.cold_s != found.seconds else ""
     rows = [f"{found.job}: {state} after {found.seconds:.1f} s{cold}"]
-    figures = [f"{_FIGURES[name]} {found.report[name]}" for name in _FIGURES if name in found.report]
-    rows += [", ".join(figures)] if figures else []
+    rows += _figures(found.report)
     rows.append(f"{found.num_new_files} new files in {found.cache_dir}")
     return "\n".join(rows)
+
+
+def _figures(report: dict[str, Any]) -> list[str]:
+    """The counters of a report, as a row or none.
+
+    >>> _figures({"fx_hits": 5, "fx_misses": 0, "fx_bypasses": 0, "compiler_starts": 0})
+    ['FX graph cache: 5 hits, 0 misses, 0 bypassed; compilers started: 0']
+    """
+    words = [
+        f"{name}: {report[f'{short}_hits']} hits, {report[f'{short}_misses']} misses, "
+        f"{report.get(f'{short}_bypasses', 0)} bypassed"
+        for short, name in _CACHES.items()
+        if f"{short}_hits" in report and f"{short}_misses" in report
+    ]
+    words += [f"{label}: {report[name]}" for name, label in _COUNTS.items() if name in report]
+    return ["; ".join(words)] if words else []
 
 
 @cache.command()
