@@ -125,10 +125,12 @@ def _check_text(found: EnvCheck) -> str:
         groups.setdefault((one.distribution, one.kind), []).append(f"{one.path}{detail}")
     rows: list[str] = []
     for (distribution, kind), files in groups.items():
-        rows.append(f"{distribution or 'no distribution'}: {len(files)} {kind}")
+        owner = distribution or ("the target's environment" if kind == "variable" else "no distribution")
+        rows.append(f"{owner}: {len(files)} {kind}")
         rows += [f"  {file}" for file in files[:_SHOWN_FILES]]
         rows += [f"  and {len(files) - _SHOWN_FILES} more"] if len(files) > _SHOWN_FILES else []
-    verdict = "as it was built" if found.is_clean else f"{len(found.drifts)} differences; `opsctl env rebuild` repairs"
+    repair = "`opsctl env rebuild` repairs" if found.is_rebuildable else "unset these on the target"
+    verdict = "as it was built" if found.is_clean else f"{len(found.drifts)} differences; {repair}"
     how = "every hash" if found.mode == "full" else "sizes and times, hashes where those differ"
     notes = [f"note: {note}" for note in found.notes]
     return "\n".join([*rows, *notes, f"{found.env_id}: {verdict} ({found.num_files} files, {how})"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from opsctl.formats.lockfile import parse_lock, parse_options, requirement_names
 from opsctl.ops.jobs import OnProgress, follow, unheard
@@ -10,7 +11,7 @@ from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
 from opsctl.ops.tools import LocalTool, bring, uv_for
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
-from opsctl.records.env import EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest
+from opsctl.records.env import STEERING, EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest
 from opsctl.records.run import RunRecord
 
 
@@ -86,9 +87,28 @@ def _start(workspace: Workspace, request: EnvRequest, machine: str, *, on_progre
 def verify(
     workspace: Workspace, env_id: str = "", *, full: bool = False, on_progress: OnProgress = unheard
 ) -> EnvCheck:
-    """Compare an environment ("" = the active one) with its manifest; `full` hashes every file."""
-    request = {"env": env_id, "full": full}
-    return from_json(EnvCheck, workspace.client.call("env-verify", request, on_progress=on_progress))
+    """Compare an environment ("" = the active one) with its manifest; `full` hashes every file.
+
+    Also told: variables that change what jobs import, of the target, of its login shells and of opsctl.yaml.
+    """
+    request = {"env": env_id, "full": full, "login": True}
+    found = from_json(EnvCheck, workspace.client.call("env-verify", request, on_progress=on_progress))
+    jobs = workspace.config.jobs
+    own = [note for name, job in jobs.items() if job.env for note in steering_notes(job.environment, f"the job {name}")]
+    return replace(found, notes=(*found.notes, *own))
+
+
+def steering_notes(environment: Mapping[str, str], who: str) -> tuple[str, ...]:
+    """A sentence for each variable by which `who` chooses to import something else than the environment holds.
+
+    >>> steering_notes({"PYTHONPATH": "/src", "HOME": "/"}, "the job x")
+    ('the job x sets PYTHONPATH (/src): it may import something else than the environment holds',)
+    """
+    return tuple(
+        f"{who} sets {name} ({environment[name]}): it may import something else than the environment holds"
+        for name in STEERING
+        if environment.get(name)
+    )
 
 
 def listing(workspace: Workspace) -> list[EnvEntry]:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from opsctl.errors import CheckFailed, ConfigError, UsageError
 from opsctl.ops import runs
+from opsctl.ops.env import steering_notes
 from opsctl.ops.workspace import Workspace, operator_name
+from opsctl.records.call import from_json
+from opsctl.records.env import EnvCheck
 from opsctl.records.run import Notify, Restart, RunRecord, RunSpec
 from opsctl.target.command import Secret
 
@@ -48,8 +51,8 @@ def start(workspace: Workspace, wish: Wish, *, say: Say = lambda _: None) -> Run
     spec = _job_spec(workspace, wish, job_name, job)
     notes: list[str] = []
     if job.env:
-        env_id, drift_note = _verified_env(workspace, allow_drift=wish.allow_drift)
-        spec, notes = replace(spec, env=env_id), [*notes, *drift_note]
+        env_id, env_notes = _verified_env(workspace, job, allow_drift=wish.allow_drift)
+        spec, notes = replace(spec, env=env_id), [*notes, *env_notes, *steering_notes(spec.environment, "the job")]
     if job.code:
         spec, notes = _with_code(workspace, spec, notes)
     for note in notes:
@@ -123,18 +126,19 @@ def read_secrets(references: Mapping[str, FromEnv], environment: Mapping[str, st
     return {name: Secret(environment[one.from_env]) for name, one in references.items()}
 
 
-def _verified_env(workspace: Workspace, *, allow_drift: bool) -> tuple[str, tuple[str, ...]]:
+def _verified_env(workspace: Workspace, job: JobConfig, *, allow_drift: bool) -> tuple[str, tuple[str, ...]]:
     """The active environment's id, checked; and what to say about it."""
-    found = workspace.client.call("env-verify", {"env": "", "full": False})
-    drifts = [f"{one['kind']} {one['path']}" for one in found["drifts"]]
-    if not drifts:
-        return found["env_id"], ()
-    summary = f"environment {found['env_id']} drifted: {', '.join(drifts[:3])}" + (", ..." if drifts[3:] else "")
+    overridden = [*job.environment, *job.secrets, *(("PYTHONPATH",) if job.code else ())]
+    request = {"env": "", "full": False, "overridden": overridden}
+    found = from_json(EnvCheck, workspace.client.call("env-verify", request))
+    if found.is_clean:
+        return found.env_id, found.notes
+    drifts = [f"{one.kind} {one.path}" for one in found.drifts]
+    summary = f"environment {found.env_id} drifted: {', '.join(drifts[:3])}" + (", ..." if drifts[3:] else "")
     if not allow_drift:
-        raise CheckFailed(
-            summary, hint="`opsctl env verify` lists all, `opsctl env rebuild` repairs, --allow-drift starts anyway"
-        )
-    return found["env_id"], (f"started although {summary}",)
+        repair = "`opsctl env rebuild` repairs" if found.is_rebuildable else "unset the variable on the target"
+        raise CheckFailed(summary, hint=f"`opsctl env verify` lists all, {repair}, --allow-drift starts anyway")
+    return found.env_id, (f"started although {summary}", *found.notes)
 
 
 def _with_code(workspace: Workspace, spec: RunSpec, notes: list[str]) -> tuple[RunSpec, list[str]]:

@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 
 from opsctl.records.call import SCHEMA
 
-DRIFT_KINDS = ("edited", "missing", "added", "foreign", "intruder", "python")
+VARIABLE = "variable"
+DRIFT_KINDS = ("edited", "missing", "added", "foreign", "intruder", "python", VARIABLE)
+# variables that make a job import, or load, something else than its environment holds
+STEERING = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONPLATLIBDIR",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONUSERBASE",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "LD_LIBRARY_PATH",
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,8 @@ class Drift:
     """One difference between an environment and its manifest.
 
     `foreign` is a distribution installed behind our back, `intruder` a file that Python runs by
-    itself at start (.pth, sitecustomize), `python` an interpreter that is not the one built for.
+    itself at start (.pth, sitecustomize), `python` an interpreter that is not the one built for,
+    `variable` one of the target's that reaches every job (`path` is its name).
     """
 
     kind: str
@@ -53,6 +66,11 @@ class EnvCheck:
     def is_clean(self) -> bool:
         """Whether nothing drifted."""
         return not self.drifts
+
+    @property
+    def is_rebuildable(self) -> bool:
+        """Whether a rebuild mends something of what drifted: it cannot unset a variable."""
+        return any(one.kind != VARIABLE for one in self.drifts)
 
 
 @dataclass(frozen=True)

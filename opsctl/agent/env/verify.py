@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ from opsctl.agent.env import drift
 from opsctl.agent.env.layout import EnvPaths, find, read_env
 from opsctl.agent.env.manifest import Listing, Manifest, listing
 from opsctl.agent.env.manifest import read as read_manifest
+from opsctl.agent.env.steering import library_notes, login_notes, variable_drifts
 from opsctl.agent.env.wheels import Distribution, read_distribution
 from opsctl.agent.hashing import digests
 from opsctl.agent.session import Call
 from opsctl.records.env import Drift, EnvCheck, EnvRecord
 
-# variables that make a job import, or load, something else than the environment holds
-_STEERING = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "LD_PRELOAD", "LD_LIBRARY_PATH")
 _PYTHON_LIMIT_S = 10.0
 
 
@@ -61,17 +61,8 @@ def _python_drift(paths: EnvPaths, built_for: EnvRecord) -> tuple[Drift, ...]:
     return ()
 
 
-def steering_notes(environment: dict[str, str]) -> tuple[str, ...]:
-    """A sentence for each variable of the target that changes what a job imports."""
-    return tuple(
-        f"{name} is set on the target ({environment[name]}): a job that inherits it may import something else"
-        for name in _STEERING
-        if environment.get(name)
-    )
-
-
 def check(paths: EnvPaths, *, full: bool) -> EnvCheck:
-    """Compare the environment with its manifest; `full` hashes every file, on all cores."""
+    """Compare the environment's files with its manifest; `full` hashes every file, on all cores."""
     started = time.monotonic()
     record = read_env(paths.root)
     try:
@@ -93,7 +84,7 @@ def check(paths: EnvPaths, *, full: bool) -> EnvCheck:
         num_files=sum(len(files) for files in manifest.values()),
         seconds=round(time.monotonic() - started, 3),
         drifts=_python_drift(paths, record) + found,
-        notes=steering_notes(dict(os.environ)),
+        notes=library_notes(os.environ, manifest),
     )
 
 
@@ -104,9 +95,16 @@ def resolve(call: Call) -> EnvPaths:
 
 
 def verify(call: Call) -> Any:
-    """The EnvCheck of request["env"] ("" = active); request["full"] hashes everything."""
+    """The EnvCheck of request["env"] ("" = active), with the variables that jobs get from the target.
+
+    request["full"] hashes everything; `overridden` are variables that the job gets another value of; `login` asks
+    what a login shell sets, too.
+    """
     paths = resolve(call)
     full = bool(call.request.get("full", False))
     if full:
         call.session.progress(f"hashing every file of {paths.env_id}")
-    return check(paths, full=full)
+    found = check(paths, full=full)
+    drifts = variable_drifts(os.environ, overridden=call.request.get("overridden", ()))
+    notes = login_notes(os.environ, spawn=call.session.spawn) if call.request.get("login") else ()
+    return replace(found, drifts=found.drifts + drifts, notes=found.notes + notes)
