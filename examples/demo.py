@@ -1,5 +1,6 @@
-"""The main job on this machine, with the commands a user would type; each is printed as it runs.
+"""The main job, with the commands a user would type; each is printed as it runs.
 
+It runs on this machine, or where the words given to it lead, those of `opsctl init`: `root@HOST --docker NAME`.
 A second run reuses what stands: the environment, the trained verifier and the warm compile cache.
 """
 
@@ -34,8 +35,8 @@ def opsctl(*words: str) -> None:
 
 
 def ask(*words: str) -> Any:
-    """What one command says with --json."""
-    return json.loads(subprocess.run([OPSCTL, *words, "--json"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    """What one command says in JSON."""
+    return json.loads(subprocess.run([OPSCTL, *words], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def number(value: float | None, form: str = ".2f") -> str:
@@ -74,16 +75,16 @@ def main() -> None:
     if not OPSCTL.exists() or not shutil.which("tmux"):
         sys.exit("run `make demo`: it installs opsctl and names what this machine lacks")
     started = time.monotonic()
-    opsctl("init", "--local")
+    opsctl("init", *(sys.argv[1:] or ("--local",)))
     opsctl("env", "rebuild")
     opsctl("cache", "prewarm", "drafter")
     opsctl("train", "start", "drafter")
     opsctl("watch")
     opsctl("cache", "snapshot")
     opsctl("status")
-    run = ask("train", "status")
-    result = json.loads((Path(run["folder"]) / "result.json").read_text())
-    snapshot = ask("cache", "list")["snapshots"][0]["path"]
+    run = ask("train", "status", "--json")
+    result = ask("exec", "--no-stdin", "--", "cat", f"{run['folder']}/result.json")
+    snapshot = ask("cache", "list", "--json")["snapshots"][0]["path"]
     console.print(summary(run, result, snapshot, time.monotonic() - started))
 
 

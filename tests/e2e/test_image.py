@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
 import shutil
@@ -19,7 +18,7 @@ import yaml
 from tests.conftest import Ended
 from tests.support.docker import CA_BUNDLE, IMAGE
 from tests.support.place import ran
-from tests.support.wheels import build_wheel
+from tests.support.wheels import build_wheel, torch_wheels
 
 Opsctl = Callable[..., Ended]
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,17 +87,11 @@ def test_the_image_holds_the_set_and_the_code_and_is_nobodys_root(opsctl: Opsctl
     opsctl("doctor", "--json").ok()
 
 
-def _torch_wheels() -> list[Path]:
-    """Wheels of torch in the folders that pip or uv would look into here; none where an index has it."""
-    folders = f"{os.environ.get('UV_FIND_LINKS', '')} {os.environ.get('PIP_FIND_LINKS', '')}".replace(",", " ").split()
-    return [path for folder in dict.fromkeys(folders) for path in Path(folder).glob("torch-*+cpu-cp311-*.whl")]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_trainers_own_set_runs_in_the_image(opsctl: Opsctl, source: Path, name: str) -> None:
     (source / "wheels").mkdir()
-    for wheel in _torch_wheels():
+    for wheel in torch_wheels():
         shutil.copy(wheel, source / "wheels")
     _configure(source, name, "cpu", WHEELS="wheels")
     opsctl("container", "build", timeout_s=1500).ok()

@@ -7,7 +7,7 @@ import hashlib
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,11 +38,12 @@ def _init_pid(name: str) -> int:
 
 
 @contextmanager
-def docker_place() -> Iterator[Place]:
-    """A running container with the user `ml`, the machine's certificates and an init."""
+def docker_place(mounts: Mapping[Path, str] = {}) -> Iterator[Place]:
+    """A running container with the user `ml`, the machine's certificates and an init; `mounts`: folder -> inside."""
     name = f"opsctl-tests-{secrets.token_hex(4)}"
-    certificates = f"{CA_BUNDLE}:{CA_BUNDLE}:ro"
-    ran("docker", "run", "-d", "--init", "--name", name, "--shm-size", "256m", "-v", certificates, IMAGE)
+    volumes = [f"{CA_BUNDLE}:{CA_BUNDLE}:ro", *(f"{folder}:{inside}" for folder, inside in mounts.items())]
+    options = (word for volume in volumes for word in ("-v", volume))
+    ran("docker", "run", "-d", "--init", "--name", name, "--shm-size", "256m", *options, IMAGE)
     try:
         ran("docker", "exec", name, "useradd", "-m", USER)
         words = {

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,12 +43,14 @@ def _init_pid(name: str) -> int:
 
 
 @contextmanager
-def running(name: str) -> Iterator[None]:
-    """A running container of this name with the user `ml` and the machine's certificates."""
+def running(name: str, mounts: Mapping[Path, str] = {}) -> Iterator[None]:
+    """A running container of this name with the user `ml`, the machine's certificates and `mounts`."""
     folder = Path(ran("lxc-config", "lxc.lxcpath").strip()) / name
     (folder / "delta").mkdir(parents=True)
     inside = str(CA_BUNDLE).lstrip("/")
     config = _CONFIG.format(name=name, root=ROOT, folder=folder, ca_bundle=CA_BUNDLE, ca_bundle_inside=inside)
+    for outside, mounted in mounts.items():
+        config += f"lxc.mount.entry = {outside} {mounted.lstrip('/')} none bind,create=dir 0 0\n"
     (folder / "config").write_text(config)
     try:
         ran("lxc-start", "-n", name)
@@ -71,10 +73,10 @@ def words(name: str) -> dict[str, tuple[str, ...]]:
 
 
 @contextmanager
-def lxc_place() -> Iterator[Place]:
-    """A running LXC container."""
+def lxc_place(mounts: Mapping[Path, str] = {}) -> Iterator[Place]:
+    """A running LXC container; `mounts`: folder of ours -> where it stands inside."""
     name = f"opsctl-tests-{secrets.token_hex(4)}"
-    with running(name):
+    with running(name, mounts):
         yield Place("lxc", {"lxc": name}, init_pid=lambda: _init_pid(name), words=words(name))
 
 

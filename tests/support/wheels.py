@@ -1,9 +1,10 @@
-"""Small wheels made on the spot, so that environments can be built without any index."""
+"""Small wheels made on the spot, so that environments can be built without any index, and where large ones lie."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import zipfile
 from pathlib import Path
 
@@ -38,3 +39,9 @@ def build_wheel(
         for path, data in content.items():
             archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), data)
     return wheel
+
+
+def torch_wheels() -> list[Path]:
+    """Wheels of torch in the folders that pip or uv would look into here; none where an index has it."""
+    folders = f"{os.environ.get('UV_FIND_LINKS', '')} {os.environ.get('PIP_FIND_LINKS', '')}".replace(",", " ").split()
+    return [path for folder in dict.fromkeys(folders) for path in Path(folder).glob("torch-*+cpu-cp311-*.whl")]
