@@ -18,6 +18,7 @@ import typer
 from opsctl import __version__, ui
 from opsctl.cli.cache import cache
 from opsctl.cli.container import container
+from opsctl.cli.diagnose import diagnose
 from opsctl.cli.doctor import doctor
 from opsctl.cli.env import env
 from opsctl.cli.exec import WORDS, exec_, shell
@@ -43,6 +44,7 @@ app.command(context_settings=WORDS)(shell)
 app.command()(put)
 app.command()(get)
 app.command()(watch)
+app.command()(diagnose)
 app.command()(status)
 app.command()(doctor)
 app.add_typer(env)

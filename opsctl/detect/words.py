@@ -191,7 +191,13 @@ class Words:
 
 def _raised(hit: Hit, trace: Trace) -> Hit:
     return replace(
-        hit, where=trace.where, thread=trace.thread, start=trace.start, is_mention=trace.is_logged, is_firm=True
+        hit,
+        where=trace.where,
+        thread=trace.thread,
+        start=trace.start,
+        end=trace.end,
+        is_mention=trace.is_logged,
+        is_firm=True,
     )
 
 

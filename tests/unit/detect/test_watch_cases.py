@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from opsctl.ops.diagnose import diagnose, read_case
+from opsctl.ops.diagnose import case_in, diagnose
 from opsctl.records.verdict import VERDICTS, Verdict
 
 DATA = Path(__file__).parents[2] / "data"
@@ -48,16 +48,16 @@ def _random_pieces(data: bytes, seed: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
 def test_the_verdict_is_right_however_the_log_is_cut(folder: Path) -> None:
-    case, material = _case(folder), read_case(folder)
-    verdict = diagnose(material)
+    case, material = _case(folder), case_in(folder)
+    verdict = diagnose(material).verdict
     assert _is_right(verdict, case), (verdict, case["expected"])
     assert verdict.verdict not in case["expected"]["forbid"]["verdicts"]
     assert verdict.cause not in case["expected"]["forbid"]["causes"]
     if verdict.verdict in ALARMS:
         assert verdict.evidence
         assert verdict.advice
-    assert diagnose(material, cut=_rows) == verdict
-    assert diagnose(material, cut=lambda data: _random_pieces(data, len(data))) == verdict
+    assert diagnose(material, cut=_rows).verdict == verdict
+    assert diagnose(material, cut=lambda data: _random_pieces(data, len(data))).verdict == verdict
 
 
 def test_the_cases_cover_every_cause_of_the_table() -> None:

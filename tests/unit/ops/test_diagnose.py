@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import ConfigError
-from opsctl.ops.diagnose import Material, diagnose, diagnose_case, diagnose_files, events, guess_columns
+from opsctl.ops.diagnose import diagnose, diagnose_case, diagnose_files
+from opsctl.ops.material import Material, guess_columns
+from opsctl.ops.material_events import stream
 from opsctl.records.events import End, Line, Sample, Tick
 
 DATA = Path(__file__).parents[2] / "data" / "watch"
@@ -29,7 +31,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def test_a_case_folder() -> None:
-    verdict = diagnose_case(DATA / "001-oom-new-wording-wrapped")
+    verdict = diagnose_case(DATA / "001-oom-new-wording-wrapped").verdict
     assert (verdict.verdict, verdict.cause) == ("crashed", "cuda_oom")
     assert verdict.step == 1870
 
@@ -37,7 +39,7 @@ def test_a_case_folder() -> None:
 def test_a_log_alone_with_its_context(tmp_path: Path) -> None:
     log = write(tmp_path, "train.log", OOM)
     context = write(tmp_path, "context.yaml", "proc: gone\nexit_code: 1\n")
-    verdict = diagnose_files(log, context=context)
+    verdict = diagnose_files(log, context=context).verdict
     assert (verdict.verdict, verdict.cause) == ("crashed", "cuda_oom")
     assert any("train.py:8" in row for row in verdict.evidence)
 
@@ -50,8 +52,8 @@ def test_any_answer_of_nvidia_smi(tmp_path: Path, answer: str, num_gpus: int) ->
     smi = write(tmp_path, "smi.txt", answer)
     log = write(tmp_path, "train.log", LOG)
     context = write(tmp_path, "context.yaml", "proc: alive\nsince_last_line_s: 1\ntypical_step_s: 0.5\n")
-    assert diagnose_files(log, smi=smi, context=context).verdict == "healthy"
-    samples = [event for event in events(Material(smi_text=answer)) if isinstance(event, Sample)]
+    assert diagnose_files(log, smi=smi, context=context).verdict.verdict == "healthy"
+    samples = [event for event in stream(Material(smi_text=answer)).events if isinstance(event, Sample)]
     assert len(samples) == 1
     assert len(samples[0].gpus) == num_gpus
 
@@ -60,7 +62,7 @@ def test_kernel_rows(tmp_path: Path) -> None:
     log = write(tmp_path, "train.log", LOG)
     dmesg = write(tmp_path, "dmesg.txt", "[1.0] Out of memory: Killed process 771 (python) total-vm:1kB\n")
     context = write(tmp_path, "context.yaml", "proc: gone\npid: 771\n")
-    assert diagnose_files(log, dmesg=dmesg, context=context).cause == "host_oom_killed"
+    assert diagnose_files(log, dmesg=dmesg, context=context).verdict.cause == "host_oom_killed"
 
 
 def test_a_context_that_is_no_mapping_is_named(tmp_path: Path) -> None:
@@ -69,9 +71,8 @@ def test_a_context_that_is_no_mapping_is_named(tmp_path: Path) -> None:
 
 
 def test_events_are_in_order_and_end_now() -> None:
-    found = events(
-        Material(OOM.encode(), smi_csv=CSV, context={"proc": "gone", "exit_code": 1, "since_last_line_s": 7})
-    )
+    known = {"proc": "gone", "exit_code": 1, "since_last_line_s": 7}
+    found = list(stream(Material(OOM.encode(), smi_csv=CSV, context=known)).events)
     assert [event.time for event in found] == sorted(event.time for event in found)
     end = found[-1]
     assert isinstance(end, End)
@@ -80,17 +81,18 @@ def test_events_are_in_order_and_end_now() -> None:
 
 
 def test_rows_get_times_from_what_they_say_about_steps() -> None:
-    found = [event for event in events(Material(LOG.encode(), context={"proc": "alive"})) if isinstance(event, Line)]
+    events = stream(Material(LOG.encode(), context={"proc": "alive"})).events
+    found = [event for event in events if isinstance(event, Line)]
     assert found[1].time - found[0].time == pytest.approx(5.0)
 
 
 def test_a_live_job_ends_in_a_tick() -> None:
-    assert isinstance(events(Material(LOG.encode(), context={"proc": "alive"}))[-1], Tick)
+    assert isinstance(list(stream(Material(LOG.encode(), context={"proc": "alive"})).events)[-1], Tick)
 
 
 def test_nothing_at_all_is_unknown() -> None:
-    assert diagnose(Material(context={"proc": "gone"})).verdict == "unknown"
-    assert diagnose(Material(context={"proc": "alive"})).verdict == "unknown"
+    assert diagnose(Material(context={"proc": "gone"})).verdict.verdict == "unknown"
+    assert diagnose(Material(context={"proc": "alive"})).verdict.verdict == "unknown"
 
 
 def test_the_width_of_a_pane_is_found_out() -> None:
