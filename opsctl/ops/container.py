@@ -153,7 +153,7 @@ def _ensure_enters(workspace: Workspace) -> None:
     finally:
         channel.close()
     if outcome.code != 0:
-        problem = refusal(target.container_state(), target)
+        problem = target.entry_problem()
         detail = f"cannot enter container {target.container.label}: {said or outcome}"
         raise problem or CommandFailed(detail, hint="check `user:` of the container, and what its image starts")
 

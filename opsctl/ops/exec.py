@@ -13,7 +13,6 @@ from opsctl.ops.workspace import Workspace
 from opsctl.records.call import Outcome, from_json
 from opsctl.target.client import Message
 from opsctl.target.command import Argv
-from opsctl.target.target import refusal
 
 _REACH_LIMIT_S = 15.0
 LOGIN_SHELL: Argv = ("sh", "-c", 'exec "${SHELL:-/bin/sh}" -l')
@@ -87,7 +86,7 @@ def terminal_argv(workspace: Workspace, argv: Argv) -> Argv:
         outcome = channel.outcome(_REACH_LIMIT_S)
     finally:
         channel.close()
-    problem = refusal(target.container_state(), target) if outcome.code != 0 else None
+    problem = target.entry_problem() if outcome.code != 0 else None
     if problem is not None:
         raise problem
     return target.interactive_argv(argv or LOGIN_SHELL)

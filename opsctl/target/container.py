@@ -24,6 +24,9 @@ USER=${n:-$u} LOGNAME=${n:-$u} HOME=${h:-${HOME:-/}} SHELL=${s:-/bin/sh} TMPDIR=
 export USER LOGNAME HOME SHELL TMPDIR LC_ALL
 exec "$@"
 """
+# whether a name stands for a user, in a status that nothing on the way gives: EX_NOUSER of sysexits.h
+NO_USER = 67
+_KNOWS_USER = f'id -u "$1" >/dev/null 2>&1 || exit {NO_USER}'
 _STOP_S = "60"  # then it is killed
 _NO_PROGRAM = 127  # what a shell on the way answers for a program that is not there
 
@@ -44,6 +47,10 @@ class Container(Protocol):
         """How messages name it, "" for none."""
 
     @property
+    def user(self) -> str:
+        """Who its processes are, "" for its own choice."""
+
+    @property
     def state_argv(self) -> Argv:
         """The argv on the host that tells its state, () where there is none to ask for."""
 
@@ -58,6 +65,10 @@ class Container(Protocol):
     @property
     def resume_argv(self) -> Argv:
         """The argv on the host that ends a pause, () for none."""
+
+    @property
+    def user_argv(self) -> Argv:
+        """The argv on the host that ends with NO_USER where the user is unknown inside, () for none by name."""
 
     def wrap(self, argv: Argv) -> Argv:
         """The argv on the host that runs `argv` inside, with pipes."""
@@ -74,10 +85,12 @@ class NoContainer:
     """Nothing but a UTF-8 locale is put in front."""
 
     label: str = ""
+    user: str = ""
     state_argv: Argv = ()
     start_argv: Argv = ()
     stop_argv: Argv = ()
     resume_argv: Argv = ()
+    user_argv: Argv = ()
 
     def wrap(self, argv: Argv) -> Argv:
         """The argv itself, in a UTF-8 locale.
@@ -122,6 +135,11 @@ class Docker:
     @property
     def resume_argv(self) -> Argv:
         return ("docker", "unpause", self.name)
+
+    @property
+    def user_argv(self) -> Argv:
+        is_name = bool(self.user) and not self.user[0].isdigit()
+        return ("docker", "exec", "-u", "0", self.name, *_knows(self.user)) if is_name else ()
 
     def wrap(self, argv: Argv) -> Argv:
         """Through `docker exec`; the image's own environment stays, PATH with it.
@@ -176,6 +194,10 @@ class Lxc:
     def resume_argv(self) -> Argv:
         return ("lxc-unfreeze", "-n", self.name)
 
+    @property
+    def user_argv(self) -> Argv:
+        return (*self._attach(), "env", _PATH, *_knows(self.user)) if self.user else ()
+
     def wrap(self, argv: Argv) -> Argv:
         """Through `lxc-attach` with an environment that starts empty.
 
@@ -229,6 +251,10 @@ class Pct:
     def resume_argv(self) -> Argv:
         return ("pct", "resume", str(self.vmid))
 
+    @property
+    def user_argv(self) -> Argv:
+        return (*self._exec(), "env", "-i", _PATH, *_knows(self.user)) if self.user else ()
+
     def wrap(self, argv: Argv) -> Argv:
         """Through `pct exec`, which hands the host's environment on: it is emptied first.
 
@@ -262,6 +288,10 @@ def _label(kind: str, name: str, user: str) -> str:
 def _enter(argv: Argv, *assignments: str) -> Argv:
     front = ("env", *assignments) if assignments else ()
     return (*front, "sh", "-c", ENTER, "opsctl", *argv)
+
+
+def _knows(user: str) -> Argv:
+    return ("sh", "-c", _KNOWS_USER, "opsctl", user)
 
 
 def _as_user(user: str) -> Argv:

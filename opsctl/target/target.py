@@ -7,10 +7,19 @@ import re
 import time
 from dataclasses import dataclass
 
-from opsctl.errors import ContainerMissing, Disconnected, MissingTool, OpsctlError, TargetError, TimedOut, Unreachable
+from opsctl.errors import (
+    ConfigError,
+    ContainerMissing,
+    Disconnected,
+    MissingTool,
+    OpsctlError,
+    TargetError,
+    TimedOut,
+    Unreachable,
+)
 from opsctl.records.call import Outcome
 from opsctl.target.command import Argv, shell_words
-from opsctl.target.container import Container, ContainerState
+from opsctl.target.container import NO_USER, Container, ContainerState
 from opsctl.target.host import Channel, Host
 
 STATE_LIMIT_S = 10.0
@@ -88,15 +97,33 @@ class Target:
         answer = self.ask_host(self.container.state_argv, timeout_s=STATE_LIMIT_S)
         return self.container.parse_state(answer.outcome.code, answer.output, answer.errors)
 
+    def entry_problem(self) -> OpsctlError | None:
+        """Why nothing starts inside: the container does not run, or lacks the user; None where neither is so.
+
+        Raises TargetError, TimedOut or MissingTool where the host does not say.
+        """
+        problem = refusal(self.container_state(), self)
+        if problem is not None or not self.container.user_argv:
+            return problem
+        answer = self.ask_host(self.container.user_argv, timeout_s=STATE_LIMIT_S)
+        return _unknown_user(self) if answer.outcome.code == NO_USER else None
+
     def explained(self, error: Disconnected) -> OpsctlError:
-        """`error`, or the better one where the container turns out to be stopped or missing."""
+        """`error`, or the better one where the container turns out to be stopped, missing or without the user."""
         try:
-            state = self.container_state()
+            return self.entry_problem() or error
         except (TargetError, TimedOut):  # the host itself does not answer: no word on the container
             return error
         except MissingTool as missing:
             return missing
-        return refusal(state, self) or error
+
+
+def _unknown_user(target: Target) -> ConfigError:
+    key = f"targets.{target.name}.container.user"
+    return ConfigError(
+        f"{key}: container {target.container.label} on {target.host.label} knows no such user",
+        hint=f"correct `user:` there, or make the user inside (`useradd -m {target.container.user}`)",
+    )
 
 
 def refusal(state: ContainerState, target: Target) -> OpsctlError | None:

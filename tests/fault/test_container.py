@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opsctl.config import TargetConfig
-from opsctl.errors import CommandFailed, ContainerMissing, Disconnected, MissingTool
+from opsctl.errors import CommandFailed, ConfigError, ContainerMissing, Disconnected, MissingTool
 from opsctl.ops.workspace import build_target
 from opsctl.target.client import AgentClient
 from opsctl.target.command import Argv
@@ -74,8 +74,9 @@ def test_a_host_without_the_tool_is_told(own_place: Place) -> None:
 
 def test_a_user_who_does_not_exist_is_named(own_place: Place) -> None:
     settings = own_place.as_user("of-nowhere").settings(home="/tmp/opsctl")
-    with pytest.raises(Disconnected, match=r"user.*of-nowhere"):
+    with pytest.raises(ConfigError, match=r"targets.t.container.user.*of-nowhere") as caught:
         AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+    assert "useradd -m of-nowhere" in caught.value.hint
 
 
 def test_a_home_that_the_user_may_not_make_is_told(own_place: Place) -> None:

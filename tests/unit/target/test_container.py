@@ -51,6 +51,18 @@ def test_a_terminal_inside_knows_its_type(wrapper: Container) -> None:
     assert ("-it" in words) == isinstance(wrapper, Docker)
 
 
+@pytest.mark.parametrize("wrapper", [Docker("c", "ml"), Lxc("c", "ml"), Pct(200, "ml")])
+def test_root_inside_is_asked_for_a_users_name(wrapper: Container) -> None:
+    assert wrapper.user_argv[-1] == "ml"
+    assert "runuser" not in wrapper.user_argv
+    assert wrapper.user_argv[:4] != ("docker", "exec", "-u", "ml")
+
+
+@pytest.mark.parametrize("wrapper", [NoContainer(), Docker("c"), Docker("c", "12:34"), Lxc("c"), Pct(200)])
+def test_nobody_is_asked_for_a_number_or_no_user(wrapper: Container) -> None:
+    assert wrapper.user_argv == ()
+
+
 def test_become_goes_before_the_container() -> None:
     sudoer = Target("t", LocalHost(), Pct(200), become=("sudo", "-n"))
     assert sudoer.interactive_argv(("top",))[:4] == ("sudo", "-n", "pct", "exec")
