@@ -43,6 +43,16 @@ class Home:
         return self.root / "cache" / "snapshots"
 
     @property
+    def known_manifests(self) -> Path:
+        """Which snapshots this target made or was told to trust."""
+        return self.root / "cache" / "known.json"
+
+    @property
+    def bytecode(self) -> Path:
+        """What environments' sources were compiled to, for the next build."""
+        return self.root / "cache" / "bytecode"
+
+    @property
     def locks(self) -> Path:
         return self.root / "locks"
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from opsctl.agent.files import write_record
 from opsctl.agent.main import as_opsctl_error
@@ -21,6 +21,13 @@ ERROR = "error.json"
 METRICS = "metrics.jsonl"
 # a verb that looks whether a lock is free holds it for a moment; a job must not give up by that
 LOCK_WAIT_S = 3.0
+
+
+class Phases(Protocol):
+    """Hears how far a step has come, whoever does it."""
+
+    def phase(self, name: str, text: str = "", *, done: float | None = None, total: float | None = None) -> None:
+        """The step is in phase `name`; `done` and `total` share one unit."""
 
 
 class Progress:

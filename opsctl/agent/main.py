@@ -35,10 +35,12 @@ VERBS: dict[str, str] = {
     "env-rebuild": "opsctl.agent.env.verbs:rebuild",
     "env-verify": "opsctl.agent.env.verify:verify",
     "env-activate": "opsctl.agent.env.verbs:activate",
+    "env-prune": "opsctl.agent.env.prune:prune",
     "cache-list": "opsctl.agent.cache.list:list_caches",
     "cache-prewarm": "opsctl.agent.cache.prewarm:prewarm",
     "cache-snapshot": "opsctl.agent.cache.snapshot:snapshot",
     "cache-restore": "opsctl.agent.cache.restore:restore",
+    "cache-verify": "opsctl.agent.cache.verify:verify",
     "run-attach": "opsctl.agent.run_queries:attach",
     "has-code": "opsctl.agent.code:has_code",
     "put-code": "opsctl.agent.code:put_code",
@@ -50,6 +52,7 @@ JOBS: dict[str, str] = {
     "env-build": "opsctl.agent.env.build:main",
     "cache-prewarm": "opsctl.agent.cache.prewarm:main",
     "cache-snapshot": "opsctl.agent.cache.snapshot:main",
+    "cache-verify": "opsctl.agent.cache.verify:main",
 }
 
 

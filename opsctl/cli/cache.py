@@ -12,12 +12,23 @@ from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
-    from opsctl.records.cache import CacheList, LiveCache, RestoreOutcome, Snapshot, SnapshotOutcome, Warmed
+    from opsctl.records.cache import (
+        CacheList,
+        LiveCache,
+        RestoreOutcome,
+        Snapshot,
+        SnapshotOutcome,
+        Warmed,
+        WarmthCheck,
+    )
 
 cache = noun("cache", "Warm compile caches before a run, save them, and bring them back.")
 
 JobName = Annotated[
     str | None, typer.Option("--job", help="Job whose cache is meant; default: that of the active environment.")
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Take it although this target did not make it: it holds code that runs.")
 ]
 
 # what a job's own report may hold: torch's two caches, and what was compiled in spite of them
@@ -47,6 +58,40 @@ def prewarm(
     for note in found.notes:
         ui.say(f"note: {note}")
     ui.text(_warmed_text(found.warmed))
+
+
+@cache.command()
+def verify(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Job of opsctl.yaml; default: the only one with a prewarm.")
+    ] = None,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Prove that a start would find everything compiled, on a copy of the live cache; exits 1 if it would not.
+
+    Example: opsctl cache verify drafter
+    """
+    from opsctl.ops.cache import verify as prove
+
+    found = prove(workspace(config, target), job, on_progress=teller(quiet=as_json))
+    ui.document({"is_warm": found.is_warm, "check": found}) if as_json else ui.text(_verified_text(found))
+    if not found.is_warm:
+        raise typer.Exit(1)
+
+
+def _verified_text(found: WarmthCheck) -> str:
+    cold = f"; cold it took {found.cold_s:.1f} s" if found.cold_s else ""
+    state = "warm, nothing was compiled" if found.is_warm else "NOT warm"
+    rows = [f"{found.job}: {state}; {found.seconds:.1f} s with {found.num_files} files{cold}"]
+    rows += _figures(found.report)
+    rows += [f"- {doubt}" for doubt in found.doubts]
+    if found.doubts:
+        rows.append(
+            f"`opsctl cache explain --job {found.job}` says what changed, `opsctl cache prewarm` warms it again"
+        )
+    return "\n".join(rows)
 
 
 def _warmed_text(found: Warmed) -> str:
@@ -106,6 +151,7 @@ def restore(
     replace: Annotated[
         bool, typer.Option("--replace", help="Put it in the place of a live cache that is not empty.")
     ] = False,
+    trust: Trust = False,
     job: JobName = None,
     config: ConfigPath = None,
     target: TargetName = None,
@@ -118,7 +164,12 @@ def restore(
     from opsctl.ops.cache import restore as bring_back
 
     found = bring_back(
-        workspace(config, target), snapshot_id, job_name=job, replace_live=replace, on_progress=teller(quiet=as_json)
+        workspace(config, target),
+        snapshot_id,
+        job_name=job,
+        replace_live=replace,
+        trust=trust,
+        on_progress=teller(quiet=as_json),
     )
     ui.document(found) if as_json else ui.text(_restored_text(found))
 

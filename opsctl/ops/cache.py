@@ -1,19 +1,24 @@
-"""Compile caches on a target: prewarm, snapshot, restore, list. Never prints."""
+"""Compile caches on a target: prewarm, verify, snapshot, restore, list. Never prints."""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from opsctl.errors import ConfigError, UsageError
+from opsctl.ops.conditions import conditions
 from opsctl.ops.deploy import deploy
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.train import read_secrets
 from opsctl.ops.workspace import Workspace, operator_name
-from opsctl.records.cache import CacheList, RestoreOutcome, SnapshotOutcome, Warmed
+from opsctl.records.cache import CacheList, RestoreOutcome, SnapshotOutcome, Warmed, WarmthCheck
 from opsctl.records.call import from_json, to_json
 from opsctl.records.run import RunRecord, RunSpec
+
+if TYPE_CHECKING:
+    from opsctl.config import JobConfig
 
 
 @dataclass(frozen=True)
@@ -30,35 +35,60 @@ def prewarm(workspace: Workspace, job_name: str | None = None, *, on_progress: O
 
     Raises ConfigError where the job has none, Busy, CheckFailed (no environment), CommandFailed.
     """
+    run, notes = _start_prewarm(workspace, job_name, "cache-prewarm", "prewarm", on_progress)
+    warmed = from_json(Warmed, follow(workspace, run, on_progress=on_progress))
+    return Prewarmed(warmed, run.run_id, notes)
+
+
+def verify(workspace: Workspace, job_name: str | None = None, *, on_progress: OnProgress = unheard) -> WarmthCheck:
+    """Run the job's prewarm in a copy of the live cache, which must have everything; the cache itself is only read.
+
+    Raises CheckFailed for an empty cache, ConfigError where the job has no prewarm, Busy, CommandFailed.
+    """
+    run, _ = _start_prewarm(workspace, job_name, "cache-verify", "verify", on_progress)
+    return from_json(WarmthCheck, follow(workspace, run, on_progress=on_progress))
+
+
+def _start_prewarm(
+    workspace: Workspace, job_name: str | None, verb: str, kind: str, on_progress: OnProgress
+) -> tuple[RunRecord, tuple[str, ...]]:
+    """Start the job's prewarm command as a run of this kind; its notes are for the user."""
     name = job_name or _only_job(workspace)
     job = workspace.config.job(name)
     if not job.prewarm:
         raise ConfigError(f"the job {name} has no `prewarm` command", hint=f"add jobs.{name}.prewarm to opsctl.yaml")
     secrets = read_secrets(job.secrets, os.environ)
-    spec = RunSpec(
-        name=f"prewarm-{name}",
-        secret_names=tuple(secrets),
-        argv=job.prewarm,
-        kind="prewarm",
-        environment=dict(job.environment),
-        gpus=job.gpus,
-        share=job.share,
-        stop_grace_s=job.stop_grace_s,
-        operator=operator_name(),
-        why=f"cache prewarm of {name}",
-    )
+    spec = replace(_prewarm_spec(workspace, name, job, kind), secret_names=tuple(secrets))
     notes: tuple[str, ...] = ()
     if job.code:
         code = deploy(workspace)
         spec = replace(spec, code=code.name, code_origin=code.origin)
         notes = (f"the code is {code.origin}",) if code.is_dirty else ()
-    request = {"spec": to_json(spec), "job": name, "uses_env": job.env}
+    request = {
+        "spec": to_json(spec),
+        "job": name,
+        "uses_env": job.env,
+        "conditions": conditions(workspace, job),
+    }
     values = {key: secret.reveal() for key, secret in secrets.items()}
     uploads = (json.dumps(values).encode(),) if values else ()
-    run = from_json(RunRecord, workspace.client.call("cache-prewarm", request, uploads=uploads))
+    run = from_json(RunRecord, workspace.client.call(verb, request, uploads=uploads))
     on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
-    warmed = from_json(Warmed, follow(workspace, run, on_progress=on_progress))
-    return Prewarmed(warmed, run.run_id, notes)
+    return run, notes
+
+
+def _prewarm_spec(workspace: Workspace, name: str, job: JobConfig, kind: str) -> RunSpec:
+    return RunSpec(
+        name=f"{kind}-{name}",
+        argv=job.prewarm,
+        kind=kind,
+        environment=dict(job.environment),
+        gpus=job.gpus,
+        share=job.share,
+        stop_grace_s=job.stop_grace_s,
+        operator=operator_name(),
+        why=f"cache {kind} of {name}",
+    )
 
 
 def _only_job(workspace: Workspace) -> str:
@@ -87,13 +117,16 @@ def restore(
     *,
     job_name: str | None = None,
     replace_live: bool = False,
+    trust: bool = False,
     on_progress: OnProgress = unheard,
 ) -> RestoreOutcome:
     """Put a snapshot ("" = the newest that fits) in the place of the live cache.
 
-    Raises CheckFailed where it does not fit, is damaged, or the live cache is warm and not to be replaced.
+    Raises CheckFailed where it does not fit, is damaged, came from elsewhere (unless `trust`), or the live cache is
+    warm and not to be replaced.
     """
-    request = {"snapshot": snapshot_id, "replace": replace_live, "uses_env": _uses_env(workspace, job_name)}
+    uses_env = _uses_env(workspace, job_name)
+    request = {"snapshot": snapshot_id, "replace": replace_live, "trust": trust, "uses_env": uses_env}
     return from_json(RestoreOutcome, workspace.client.call("cache-restore", request, on_progress=on_progress))
 
 

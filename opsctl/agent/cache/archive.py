@@ -177,8 +177,20 @@ def refusal(member: tarfile.TarInfo, expected: dict[str, str], seen: set[str]) -
     return ""
 
 
+Take = Callable[[tarfile.TarFile, tarfile.TarInfo], str]  # does something with a member, and returns its sha256
+
+
 def unpack(archive: Path, root: Path, expected: dict[str, str], codec: Codec, *, limit_bytes: int, told: Told) -> None:
     """Unpack into the empty folder `root`; raises CheckFailed for any member that is not as `expected`."""
+    _read(archive, expected, codec, lambda tar, member: _extract(tar, member, root), limit_bytes=limit_bytes, told=told)
+
+
+def check(archive: Path, expected: dict[str, str], codec: Codec, *, limit_bytes: int, told: Told) -> None:
+    """Read an archive without keeping anything; raises CheckFailed for any member that is not as `expected`."""
+    _read(archive, expected, codec, _skim, limit_bytes=limit_bytes, told=told)
+
+
+def _read(archive: Path, expected: dict[str, str], codec: Codec, take: Take, *, limit_bytes: int, told: Told) -> None:
     seen: set[str] = set()
     done = 0
     with archive.open("rb") as packed, _piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
@@ -189,7 +201,8 @@ def unpack(archive: Path, root: Path, expected: dict[str, str], codec: Codec, *,
                 problem = refusal(member, expected, seen) or ("" if done <= limit_bytes else "the archive is too large")
                 if problem:
                     raise CheckFailed(problem, hint="the archive is not one of ours; nothing of it was kept")
-                _extract(tar, member, root, expected[member.name])
+                if take(tar, member) != expected[member.name]:
+                    raise CheckFailed(f"{member.name} in the archive is not what its manifest says")
                 seen.add(member.name)
                 told(done, limit_bytes)
         shutil.copyfileobj(child.stdout, _Nowhere())  # what pads the end, so that the program ends by itself
@@ -204,17 +217,28 @@ class _Nowhere:
         return len(data)
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path, sha256: str) -> None:
+def _pieces(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
     source = tar.extractfile(member)
     assert source is not None, "a regular file has content"
+    while data := source.read(_CHUNK_BYTES):
+        yield data
+
+
+def _skim(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    state = hashlib.sha256()
+    for data in _pieces(tar, member):
+        state.update(data)
+    return state.hexdigest()
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> str:
     path = root / member.name
     path.parent.mkdir(parents=True, exist_ok=True)
     state = hashlib.sha256()
     with path.open("xb") as out:
-        while data := source.read(_CHUNK_BYTES):
+        for data in _pieces(tar, member):
             state.update(data)
             out.write(data)
     path.chmod(member.mode & _COPY_MODE | 0o600)
     os.utime(path, (member.mtime, member.mtime))
-    if state.hexdigest() != sha256:
-        raise CheckFailed(f"{member.name} in the archive is not what its manifest says")
+    return state.hexdigest()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.agent import jobs
+from opsctl.agent.cache.conditions import with_machine
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, read_json, read_warmed, remember_warmed
 from opsctl.agent.cache.snapshot import cache_lock
@@ -34,13 +35,14 @@ def prewarm(call: Call) -> Any:
     uses_env = bool(call.request.get("uses_env", True))
     env = find(call.home, Path(spec.env).name) if uses_env else None
     live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=uses_env))
-    words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, "--", *spec.argv)
+    conditions = json.dumps(call.request.get("conditions", {}))
+    words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, conditions, "--", *spec.argv)
     located = replace(spec, argv=(*agent_argv(), *words), env=str(env.root) if env else "", cache_dir=str(live.root))
     return start_job(call, located, has_placeholders=True)
 
 
-def _run(argv: tuple[str, ...]) -> float:
-    """Run the job's command to its end; returns how long it took."""
+def run_command(argv: tuple[str, ...]) -> float:
+    """Run a job's prewarm to its end; returns how long it took."""
     started = time.monotonic()
     try:
         status = subprocess.run(argv, check=False).returncode
@@ -52,7 +54,7 @@ def _run(argv: tuple[str, ...]) -> float:
     return round(time.monotonic() - started, 2)
 
 
-def _report(folder: Path) -> dict[str, Any]:
+def read_report(folder: Path) -> dict[str, Any]:
     """What the job wrote as its result, {} if it wrote none."""
     path = folder / jobs.RESULT
     try:
@@ -62,17 +64,21 @@ def _report(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _figure(report: dict[str, Any], *names: str) -> float:
-    return sum(float(report.get(name) or 0) for name in names)
-
-
 def is_warm(report: dict[str, Any], num_new_files: int) -> bool | None:
     """Whether nothing had to be compiled: the job's own word, and no word against it from the disk; pure."""
     said = report.get("warm")
     return bool(said) and num_new_files == 0 if isinstance(said, bool) else None
 
 
-def warm(live: LivePaths, job: str, argv: tuple[str, ...], progress: jobs.Progress, *, operator: str) -> Warmed:
+def warm(
+    live: LivePaths,
+    job: str,
+    argv: tuple[str, ...],
+    progress: jobs.Phases,
+    *,
+    operator: str,
+    conditions: dict[str, str],
+) -> Warmed:
     """Run the prewarm and keep in the live cache what it left."""
     folder = Path.cwd()
     key = CacheKey({name: str(value) for name, value in read_json(live.key).items()})
@@ -80,9 +86,9 @@ def warm(live: LivePaths, job: str, argv: tuple[str, ...], progress: jobs.Progre
     with held(cache_lock(home, key), operator=operator, why=f"cache prewarm of {job}", wait_s=jobs.LOCK_WAIT_S):
         before = listing(live.root)
         progress.phase("prewarm", " ".join(argv))
-        seconds = _run(argv)
+        seconds = run_command(argv)
         num_new = len(listing(live.root).keys() - before.keys())
-        report = _report(folder)
+        report = read_report(folder)
         found = is_warm(report, num_new)
         was_cold = num_new > 0 if found is None else not found
         known = read_warmed(live).get(job)
@@ -96,15 +102,18 @@ def warm(live: LivePaths, job: str, argv: tuple[str, ...], progress: jobs.Progre
             report=report,
             run_id=folder.name,
             cache_dir=str(live.root),
+            conditions=with_machine(conditions, report),
         )
         remember_warmed(live, warmed)
     return warmed
 
 
 def main(arguments: list[str]) -> int:
-    """`AGENT job cache-prewarm LIVE JOB OPERATOR -- WORD...`."""
-    live, job, operator, _, *argv = arguments
-    return jobs.run(
-        lambda progress: warm(LivePaths(Path(live)), job, tuple(argv), progress, operator=operator),
-        folder=Path.cwd(),
-    )
+    """`AGENT job cache-prewarm LIVE JOB OPERATOR CONDITIONS -- WORD...`."""
+    live, job, operator, said, _, *argv = arguments
+    conditions: dict[str, str] = json.loads(said)
+
+    def work(progress: jobs.Progress) -> Warmed:
+        return warm(LivePaths(Path(live)), job, tuple(argv), progress, operator=operator, conditions=conditions)
+
+    return jobs.run(work, folder=Path.cwd())

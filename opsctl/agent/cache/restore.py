@@ -10,6 +10,7 @@ from typing import Any
 
 from opsctl.agent.cache.archive import codec_for, unpack
 from opsctl.agent.cache.key import CacheKey, differences
+from opsctl.agent.cache.known import ensure_trusted
 from opsctl.agent.cache.live import (
     LivePaths,
     content_digest,
@@ -18,11 +19,12 @@ from opsctl.agent.cache.live import (
     listing_digest,
     live_of,
 )
+from opsctl.agent.cache.portable import place, portable_digests
 from opsctl.agent.cache.snapshot import cache_lock, is_saved
 from opsctl.agent.cache.snapshots import archive_path, choose
 from opsctl.agent.env.layout import active
 from opsctl.agent.files import fsync_folder, write_record
-from opsctl.agent.hashing import digest, digests
+from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.run_state import all_runs, is_live
@@ -35,7 +37,6 @@ _SPARE_BYTES = 2 << 20
 
 def restore(call: Call) -> Any:
     """The RestoreOutcome of request["snapshot"] ("" = the newest that fits); `replace` allows a warm live cache."""
-    started = time.monotonic()
     home, request = call.home, call.request
     key = key_for(home, env=request.get("env", ""), uses_env=request.get("uses_env", True))
     record = choose(home, request.get("snapshot", ""), key)
@@ -44,12 +45,24 @@ def restore(call: Call) -> Any:
             f"snapshot {record.snapshot_id} does not fit:\n" + "\n".join(wrong),
             hint="a cache only helps where all of this is equal; prewarm here instead",
         )
+    ensure_trusted(home, record, trust=bool(request.get("trust", False)), operator=call.operator)
+    return bring_back(call, record, key, replace=bool(request.get("replace", False)))
+
+
+def bring_back(call: Call, record: SnapshotRecord, key: CacheKey, *, replace: bool) -> RestoreOutcome:
+    """Put a snapshot that fits and is trusted in the place of the live cache, which is empty or may be replaced.
+
+    Raises CheckFailed (damaged, or the live cache is warm), Busy, DiskFull; the live cache then is as it was.
+    """
+    started, home = time.monotonic(), call.home
     with held(cache_lock(home, key), operator=call.operator, why=f"restore of {record.snapshot_id}", wait_s=1.0):
         live = live_of(home, key)
         files = listing(live.root)
-        if files and content_digest(dict(digests(live.root, sorted(files)))) == content_digest(record.files):
+        if files and content_digest(portable_digests(live.root, sorted(files), root=str(live.root))) == content_digest(
+            record.files
+        ):
             return _outcome(record, live, started, is_new=False)
-        _refuse_warm(live, len(files), replace=bool(request.get("replace", False)))
+        _refuse_warm(live, len(files), replace=replace)
         _refuse_used(home, live)
         kept = _put_in_place(call, record, key, is_saved_already=bool(is_saved(home, live, files)))
     return _outcome(record, live, started, is_new=True, kept_aside=kept)
@@ -94,6 +107,7 @@ def _put_in_place(call: Call, record: SnapshotRecord, key: CacheKey, *, is_saved
     beside.mkdir(mode=0o700)
     try:
         _unpack(call, record, beside)
+        place(beside, record.files, root=str(live.root))
         _describe(record, LivePaths(beside), key)
         os.sync()
         aside = _move_aside(live)

@@ -11,6 +11,7 @@ from typing import Any
 from opsctl.agent import jobs
 from opsctl.agent.cache.archive import gzip_codec, pack, zstd_codec
 from opsctl.agent.cache.key import CacheKey
+from opsctl.agent.cache.known import remember
 from opsctl.agent.cache.live import (
     Listing,
     LivePaths,
@@ -23,7 +24,8 @@ from opsctl.agent.cache.live import (
     read_json,
     read_warmed,
 )
-from opsctl.agent.cache.snapshots import archive_path, read_snapshot, record_path, saved_as, summary
+from opsctl.agent.cache.portable import make_portable
+from opsctl.agent.cache.snapshots import PART_PREFIX, archive_path, read_snapshot, record_path, saved_as, summary
 from opsctl.agent.env.layout import active
 from opsctl.agent.files import write_record
 from opsctl.agent.hashing import digest, digests
@@ -127,7 +129,7 @@ def _pythons(home: Home) -> tuple[str, ...]:
 
 
 def _write(
-    home: Home, live: LivePaths, key: dict[str, str], staging: Path, hashes: dict[str, str], progress: jobs.Progress
+    home: Home, live: LivePaths, key: dict[str, str], staging: Path, hashes: dict[str, str], progress: jobs.Phases
 ) -> SnapshotRecord:
     """Archive the staged files and write the record, which makes the snapshot stand."""
     now = time.time()
@@ -159,25 +161,33 @@ def _write(
     return record
 
 
-def take(home: Home, key_digest: str, progress: jobs.Progress, *, operator: str) -> SnapshotOutcome:
+def _sweep(home: Home) -> None:
+    """Remove what killed snapshots left; a half that was pushed waits for the rest of it."""
+    for leftover in home.snapshots.glob(".*"):
+        if not leftover.name.startswith(PART_PREFIX):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def take(home: Home, key_digest: str, progress: jobs.Phases, *, operator: str) -> SnapshotOutcome:
     """Save the live cache of this key; one with the same content is not saved twice."""
     started = time.monotonic()
     live = LivePaths(home.live_caches / key_digest)
     fields = {name: str(value) for name, value in read_json(live.key).items()}
     with held(cache_lock(home, CacheKey(fields)), operator=operator, why="cache snapshot", wait_s=jobs.LOCK_WAIT_S):
-        for leftover in home.snapshots.glob(".*"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        _sweep(home)
         _ensure_room(home, listing(live.root))
         staging = home.snapshots / f".staging-{os.getpid()}"
         staging.mkdir()
         try:
             progress.phase("copy", "until the cache holds still")
             files = copy_until_steady(live.root, staging)
+            make_portable(staging, files, root=str(live.root))
             progress.phase("hash", f"{len(files)} files")
             hashes = dict(digests(staging, sorted(files)))
             record = saved_as(home, fields, content_digest(hashes))
             is_new = record is None
             record = record or _write(home, live, fields, staging, hashes, progress)
+            remember(home, record, operator=operator, how="made here")
         finally:
             shutil.rmtree(staging, ignore_errors=True)  # the next snapshot sweeps what is left
         write_record(live.last_snapshot, {"snapshot_id": record.snapshot_id, "listing": listing_digest(files)})

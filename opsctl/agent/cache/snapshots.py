@@ -12,6 +12,7 @@ from opsctl.errors import CheckFailed, UsageError
 from opsctl.records.cache import Snapshot, SnapshotRecord
 
 SUFFIXES = (".tar.zst", ".tar.gz")
+PART_PREFIX = ".incoming-"  # of archives that are being pushed
 
 
 def record_path(home: Home, snapshot_id: str) -> Path:
@@ -57,12 +58,18 @@ def summary(home: Home, record: SnapshotRecord, current: CacheKey | None) -> Sna
 
 def choose(home: Home, snapshot_id: str, key: CacheKey) -> SnapshotRecord:
     """The snapshot of this id, or of a unique beginning of it; "" is the newest that fits the key."""
+    if snapshot_id:
+        return pick(home, snapshot_id)
     found = all_snapshots(home)
-    if not snapshot_id:
-        fitting = [record for record in found if record.key == key.fields]
-        if fitting:
-            return fitting[0]
-        raise _none_fits(found, key)
+    fitting = [record for record in found if record.key == key.fields]
+    if fitting:
+        return fitting[0]
+    raise _none_fits(found, key)
+
+
+def pick(home: Home, snapshot_id: str) -> SnapshotRecord:
+    """The snapshot of this id, or of a unique beginning of it; raises UsageError naming the nearest."""
+    found = all_snapshots(home)
     matches = [record for record in found if record.snapshot_id.startswith(snapshot_id)]
     exact = [record for record in matches if record.snapshot_id == snapshot_id]
     if exact or len(matches) == 1:

@@ -1,0 +1,41 @@
+"""Under which conditions a cache was warmed, as far as they are not in its key: recipe, sources, driver, threads.
+
+They explain; they refuse nothing, since torch's own keys decide what is found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from opsctl.records.cache import Difference
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def machine_conditions() -> dict[str, str]:
+    """What the machine adds: the GPU driver, and the CPUs that this process may use."""
+    found = {"cpus": str(len(os.sched_getaffinity(0)))}
+    if _DRIVER.is_file():
+        match = re.search(r"\d+\.\d+(\.\d+)?", _DRIVER.read_text())
+        found["driver"] = match.group() if match else "unknown"
+    return found
+
+
+def with_machine(conditions: dict[str, str], report: dict[str, Any]) -> dict[str, str]:
+    """What the client knows, what the machine adds, and the threads that the job says it used."""
+    threads = {"threads": str(report["threads"])} if "threads" in report else {}
+    return {**conditions, **machine_conditions(), **threads}
+
+
+def compare(now: dict[str, str], then: dict[str, str]) -> tuple[Difference, ...]:
+    """What differs between now and when a cache was warmed; what only its job could tell is left out; pure.
+
+    >>> compare({"cpus": "8"}, {"cpus": "2", "threads": "1"})
+    (Difference(name='cpus', a='8', b='2'),)
+    """
+    names = sorted((now.keys() | then.keys()) - {"threads"})
+    rows = (Difference(name, now.get(name, ""), then.get(name, "")) for name in names)
+    return tuple(row for row in rows if row.a != row.b)

@@ -1,0 +1,81 @@
+"""Under which conditions a job compiles, as far as this side knows: its prewarm's words, recipe values and sources.
+
+They are kept with what a prewarm left, so that `cache explain` can say what changed since. Reads the project only.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opsctl.ops.workspace import Workspace
+
+if TYPE_CHECKING:
+    from opsctl.config import JobConfig
+
+_CODE = "{code}/"
+_MAX_RECIPE_BYTES = 1 << 20
+# variables that steer what torch compiles, or how
+_STEERING = ("TORCH", "TRITON", "OMP_", "MKL_", "ATEN_", "CUDA_", "CXX", "CC")
+
+
+def conditions(workspace: Workspace, job: JobConfig) -> dict[str, str]:
+    """What the job's prewarm depends on, one name a value."""
+    found = {"command": " ".join(job.prewarm).replace("{", "<").replace("}", ">")}
+    found |= {f"variable {name}": text for name, text in job.environment.items() if name.startswith(_STEERING)}
+    for word in job.prewarm:
+        if word.startswith(_CODE) and (workspace.folder / word.removeprefix(_CODE)).is_file():
+            name = word.removeprefix(_CODE)
+            found |= dict(recipe_values(name, (workspace.folder / name).read_bytes()))
+    return found | (_sources(workspace) if job.code else {})
+
+
+def recipe_values(name: str, data: bytes) -> Iterator[tuple[str, str]]:
+    """A recipe's values by their dotted names; of a file that holds no mapping, its hash.
+
+    >>> dict(recipe_values("a.yaml", b"data: {rows: 4}  # a comment"))
+    {'a.yaml: data.rows': '4'}
+    """
+    import yaml  # 20 ms that only a command with a recipe pays
+
+    values: Any = None
+    if name.endswith((".yaml", ".yml", ".json")) and len(data) <= _MAX_RECIPE_BYTES:
+        try:
+            values = yaml.safe_load(data)
+        except yaml.YAMLError:  # the trainer will say what is wrong with it; here it is a file like any other
+            values = None
+    if not isinstance(values, dict):
+        yield name, _short(data)
+        return
+    yield from ((f"{name}: {path}", text) for path, text in _flat(values, ""))
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, str(value)
+
+
+def _short(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def _sources(workspace: Workspace) -> dict[str, str]:
+    from opsctl.ops.deploy import files
+
+    found = files(workspace.folder, workspace.config.code)
+    return {f"source {name}": source_digest(path) for name, path in found if path.suffix == ".py"}
+
+
+def source_digest(path: Path) -> str:
+    """One value for what a Python file means: comments and layout do not count."""
+    data = path.read_bytes()
+    try:
+        return _short(ast.dump(ast.parse(data)).encode())
+    except (SyntaxError, ValueError):
+        return _short(data)
