@@ -108,6 +108,15 @@ def environ(pid: int) -> tuple[bytes, ...]:
     return tuple(data.split(b"\0"))
 
 
+def words(pid: int) -> tuple[bytes, ...]:
+    """The command line that a process shows; () where it is gone, is the kernel's or shows none."""
+    try:
+        data = _read(pid, "cmdline")
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return tuple(data.removesuffix(b"\0").split(b"\0")) if data else ()
+
+
 def run_entry(run_id: str) -> bytes:
     """The entry that every process of a run carries."""
     return f"{RUN_ID_VARIABLE}={run_id}".encode()

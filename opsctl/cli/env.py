@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opsctl import ui
+from opsctl.cli.env_view import check_text, pruned_text, row
 from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
     from opsctl.ops.env import Rebuilt
     from opsctl.ops.env_lock import LockResult
-    from opsctl.records.env import EnvCheck, EnvEntry
 
 env = noun("env", "Pin environments, rebuild them, and see that nobody changed them.")
-
-_SHOWN_FILES = 8
 
 SetName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The pinned set; default: env.name.")]
 EnvId = Annotated[str, typer.Argument(metavar="[ID]", help="Id of an environment, or its beginning; default: active.")]
@@ -112,28 +109,9 @@ def verify(
     if as_json:
         ui.document({"is_clean": found.is_clean, "check": found})
     else:
-        ui.text(_check_text(found))
+        ui.text(check_text(found))
     if not found.is_clean:
         raise typer.Exit(1)
-
-
-def _check_text(found: EnvCheck) -> str:
-    """What drifted, by distribution; of many files of one kind only the first are named."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for one in found.drifts:
-        detail = f" ({one.detail})" if one.detail else ""
-        groups.setdefault((one.distribution, one.kind), []).append(f"{one.path}{detail}")
-    rows: list[str] = []
-    for (distribution, kind), files in groups.items():
-        owner = distribution or ("the target's environment" if kind == "variable" else "no distribution")
-        rows.append(f"{owner}: {len(files)} {kind}")
-        rows += [f"  {file}" for file in files[:_SHOWN_FILES]]
-        rows += [f"  and {len(files) - _SHOWN_FILES} more"] if len(files) > _SHOWN_FILES else []
-    repair = "`opsctl env rebuild` repairs" if found.is_rebuildable else "unset these on the target"
-    verdict = "as it was built" if found.is_clean else f"{len(found.drifts)} differences; {repair}"
-    how = "every hash" if found.mode == "full" else "sizes and times, hashes where those differ"
-    notes = [f"note: {note}" for note in found.notes]
-    return "\n".join([*rows, *notes, f"{found.env_id}: {verdict} ({found.num_files} files, {how})"])
 
 
 @env.command("list")
@@ -152,18 +130,8 @@ def list_(
     if as_json:
         ui.document(found)
         return
-    columns = ("", "id", "set", "python", "packages", "size", "built", "used by")
-    ui.table(columns, [_row(one) for one in found])
-
-
-def _row(one: EnvEntry) -> tuple[str, ...]:
-    built = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.record.created))
-    mark = "*" if one.is_active else ""
-    size = f"{one.size_mib:.0f} MiB"
-    record = one.record
-    return (
-        mark, one.env_id, record.name, record.python, str(len(record.packages)), size, built, " ".join(one.used_by)
-    )  # fmt: skip
+    columns = ("", "id", "set", "python", "packages", "size", "age", "used by")
+    ui.table(columns, [row(one) for one in found])
 
 
 @env.command()
@@ -185,3 +153,23 @@ def activate(
         return
     before = f"; before: {found.before}" if found.before and found.before != found.env_id else ""
     ui.text(f"{found.env_id} is active{before}\n{found.path}")
+
+
+@env.command()
+def prune(
+    keep: Annotated[
+        int | None, typer.Option("--keep", min=1, help="How many of the newest stay; default: env.keep.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Remove environments from the target; the active one, the newest, and all in use stay, and every compile cache.
+
+    Example: opsctl env prune --keep 2 --dry-run
+    """
+    from opsctl.ops.env import prune as remove
+
+    found = remove(workspace(config, target), keep=keep, is_dry_run=dry_run, on_progress=teller(quiet=as_json))
+    ui.document(found) if as_json else ui.text(pruned_text(found))

@@ -11,7 +11,7 @@ from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
 from opsctl.ops.tools import LocalTool, bring, uv_for
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
-from opsctl.records.env import STEERING, EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest
+from opsctl.records.env import STEERING, EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest, PruneOutcome
 from opsctl.records.run import RunRecord
 
 
@@ -119,3 +119,14 @@ def listing(workspace: Workspace) -> list[EnvEntry]:
 def activate(workspace: Workspace, env_id: str) -> Activated:
     """Make an environment the active one; raises CheckFailed if it has drifted, UsageError if there is none."""
     return from_json(Activated, workspace.client.call("env-activate", {"env": env_id}))
+
+
+def prune(
+    workspace: Workspace, *, keep: int | None = None, is_dry_run: bool = False, on_progress: OnProgress = unheard
+) -> PruneOutcome:
+    """Remove environments; the active one, the newest `keep` (default: env.keep) and those in use stay.
+
+    Raises Busy while a rebuild works.
+    """
+    request = {"keep": workspace.config.env.keep if keep is None else keep, "dry_run": is_dry_run}
+    return from_json(PruneOutcome, workspace.client.call("env-prune", request, on_progress=on_progress))

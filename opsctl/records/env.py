@@ -87,6 +87,38 @@ class EnvEntry:
 
 
 @dataclass(frozen=True)
+class RemovedEnv:
+    """An environment that a prune removed, or would remove."""
+
+    env_id: str
+    name: str  # the set
+    created: float
+    size_mib: float  # on the disk
+    unsaved_cache: str = ""  # key of the live cache that fitted it alone and has no snapshot; it stays
+    is_leftover: bool = False  # of a build that was ended
+
+
+@dataclass(frozen=True)
+class KeptEnv:
+    """An environment that a prune leaves, and why."""
+
+    env_id: str
+    name: str
+    created: float
+    why: str
+
+
+@dataclass(frozen=True)
+class PruneOutcome:
+    """What a prune came to."""
+
+    removed: tuple[RemovedEnv, ...]
+    kept: tuple[KeptEnv, ...]
+    freed_mib: float
+    is_dry_run: bool
+
+
+@dataclass(frozen=True)
 class Sources:
     """Where a rebuild gets its files; credentials may stand in the addresses, so it is never shown."""
 

@@ -10,12 +10,11 @@ from typing import Any
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.manifest import read_totals
 from opsctl.agent.env.plan import understand, use_standing
+from opsctl.agent.env.users import users
 from opsctl.agent.env.verify import check, resolve
 from opsctl.agent.files import write_atomic
-from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
 from opsctl.agent.main import agent_argv
-from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
 from opsctl.agent.tools import has_tool
 from opsctl.errors import CheckFailed
@@ -31,21 +30,12 @@ def list_envs(call: Call) -> list[EnvEntry]:
     """Every environment that stands, newest first."""
     call.home.ensure()
     now = active(call.home)
-    users = _users(call.home)
-    found = [_entry(paths, record, now, users) for paths, record in standing(call.home)]
+    used = users(call.home)
+    found = [_entry(paths, record, now, used) for paths, record in standing(call.home)]
     return found[::-1]
 
 
-def _users(home: Home) -> dict[str, list[str]]:
-    """Resolved environment folder -> the runs that live in it."""
-    users: dict[str, list[str]] = {}
-    for run in all_runs(home):
-        if run.spec.env and is_live(home.run(run.run_id)):
-            users.setdefault(run.spec.env, []).append(run.run_id)
-    return users
-
-
-def _entry(paths: EnvPaths, record: EnvRecord, now: EnvPaths | None, users: dict[str, list[str]]) -> EnvEntry:
+def _entry(paths: EnvPaths, record: EnvRecord, now: EnvPaths | None, used: dict[str, list[str]]) -> EnvEntry:
     num_files, num_bytes = read_totals(paths.manifest)
     return EnvEntry(
         env_id=paths.env_id,
@@ -54,7 +44,7 @@ def _entry(paths: EnvPaths, record: EnvRecord, now: EnvPaths | None, users: dict
         record=record,
         size_mib=round(num_bytes / 2**20, 1),
         num_files=num_files,
-        used_by=tuple(users.get(str(paths.root), ())),
+        used_by=tuple(used.get(str(paths.root), ())),
     )
 
 
