@@ -63,7 +63,8 @@ def split(state: LineState, data: bytes, time: float) -> tuple[LineState, tuple[
 
     Equal bytes give equal rows however they are cut into pieces.
     """
-    rows, offset, pending = _rows(state.offset, state.pending + data, time)
+    data = state.pending + data
+    rows, offset, pending = _plain_rows(state.offset, data, time) or _rows(state.offset, data, time)
     state = replace(state, offset=offset, pending=pending)
     return _unwrap(state, rows) if state.columns else (state, tuple(rows))
 
@@ -83,6 +84,21 @@ def flush(state: LineState, time: float) -> tuple[LineState, tuple[Line, ...]]:
     state, joined = _unwrap(state, rows)
     state, last = _release(state, time)
     return state, joined + last
+
+
+def _plain_rows(offset: int, data: bytes, time: float) -> tuple[list[Line], int, bytes] | None:
+    """The rows of text that needs nothing undone, as most does: ASCII, newlines only, no endless row; else None."""
+    last = data.rfind(b"\n") + 1
+    if not last or not data.isascii() or b"\r" in data or b"\x08" in data or len(data) - last > MAX_ROW_BYTES:
+        return None
+    rows: list[Line] = []
+    for text in data[: last - 1].decode("ascii").split("\n"):
+        end = offset + len(text) + 1
+        if end - offset > MAX_ROW_BYTES:
+            return None
+        rows.append(Line(time, text if text.isprintable() else strip_ansi(text), offset, end))
+        offset = end
+    return rows, offset, data[last:]
 
 
 def _rows(offset: int, data: bytes, time: float) -> tuple[list[Line], int, bytes]:

@@ -6,10 +6,11 @@ shape is understood once and then only read.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_COUNT = 1e15  # a longer number is no step
 
@@ -66,6 +67,7 @@ _PREPARE = re.compile(
 )
 _NUMBER = re.compile(r"\d+\.?\d*")
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_COUNTS = ("step", "num_steps")
 _HINTS = ("step", "loss", "iter", "epoch", "it/s", "s/it", "batch", "update", "%|", "% ", "grad")
 
 
@@ -122,17 +124,35 @@ class Shape:
 
     def read(self, text: str) -> StepRow:
         """The numbers that a row of this shape holds."""
-        places = (self.loss, self.grad_norm, self.step_s, self.tokens_per_s, self.data_s, self.host_memory)
-        loss, grad_norm, step_s, tokens, data_s, memory = [
-            None if place is None else place.read(text) for place in places
-        ]
-        step, num_steps = _whole(self.step, text), _whole(self.num_steps, text)
-        return StepRow(self.kind, step, num_steps, loss, grad_norm, step_s, tokens, data_s, memory, self.is_epoch)
+        values: list[Any] = self._blank.copy()
+        for column, place in self._places:
+            values[column] = place.read(text)
+        for column in self._counts:
+            value = values[column]
+            values[column] = int(value) if value is not None and value < MAX_COUNT else None
+        return StepRow(*values)
 
+    def pace(self, text: str) -> tuple[int | None, float | None]:
+        """Only step and seconds a step: the quicker half."""
+        step = None if self.step is None else self.step.read(text)
+        step_s = None if self.step_s is None else self.step_s.read(text)
+        return (int(step) if step is not None and step < MAX_COUNT else None), step_s
 
-def _whole(place: Place | None, text: str) -> int | None:
-    value = place.read(text) if place is not None else None
-    return int(value) if value is not None and value < MAX_COUNT else None
+    @functools.cached_property
+    def _blank(self) -> list[Any]:
+        """A row of this shape whose numbers are not read yet."""
+        return [self.kind, *[None] * (len(StepRow._fields) - 2), self.is_epoch]
+
+    @functools.cached_property
+    def _places(self) -> tuple[tuple[int, Place], ...]:
+        """Which columns of a StepRow stand where."""
+        named = ((column, getattr(self, name)) for column, name in enumerate(StepRow._fields))
+        return tuple((column, place) for column, place in named if isinstance(place, Place))
+
+    @functools.cached_property
+    def _counts(self) -> tuple[int, ...]:
+        """The columns of `_places` that count."""
+        return tuple(column for column, _ in self._places if StepRow._fields[column] in _COUNTS)
 
 
 def parse(text: str) -> StepRow | None:

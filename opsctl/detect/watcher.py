@@ -133,7 +133,7 @@ def _log(state: State, line: Line) -> tuple[Finding, ...]:
     is_quiet, shape = known
     found: tuple[Finding, ...] = ()
     if not is_quiet or state.exceptions.open:
-        whole = line if text is line.text else replace(line, text=text)
+        whole = line if text is line.text else line._replace(text=text)
         found = tuple(finding for row in rows.rows(whole) for finding in _row(state, row))
     if shape is not None:
         found += _step(state, shape.read(text), line.time)

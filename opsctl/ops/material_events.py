@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from opsctl.detect import lines, smi, smi_text, steps, watcher
@@ -70,7 +70,7 @@ def _closing(log: Iterator[Event], kernel: list[Line], known: dict[str, Any]) ->
     for event in log:
         last = event.time
         yield event
-    yield from (replace(row, time=last) for row in kernel)
+    yield from (row._replace(time=last) for row in kernel)
     yield _last(known, last + float(known.get("since_last_line_s") or 0.0))
 
 
@@ -106,10 +106,10 @@ class _Pace:
         shape = self._shape(text)
         if shape is None or shape.kind != "train":
             return False
-        found = shape.read(text)
-        num_steps = found.step - self._step if found.step is not None and self._step is not None else 0
-        self.at_s += max(num_steps, 1 if self._has_stepped else 0) * (found.step_s or self._typical_s)
-        self._step, self._has_stepped = found.step, True
+        step, step_s = shape.pace(text)
+        num_steps = step - self._step if step is not None and self._step is not None else 0
+        self.at_s += max(num_steps, 1 if self._has_stepped else 0) * (step_s or self._typical_s)
+        self._step, self._has_stepped = step, True
         return True
 
     def _shape(self, text: str) -> Shape | None:
@@ -143,7 +143,7 @@ def _log(material: Material, last_line: float, cut: Cut | None, end: _LogEnd) ->
     for index, row in enumerate(rows(material, cut)):
         pace.is_step(row.text)
         earlier = gap if end.last_step is None or index <= end.last_step else 0.0
-        yield replace(row, time=begin + pace.at_s - earlier)
+        yield Line(begin + pace.at_s - earlier, *row[1:])  # quicker than _replace
 
 
 def rows(material: Material, cut: Cut | None = None) -> Iterator[Line]:

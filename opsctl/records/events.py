@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One piece of text with the time it was seen and its byte range in its file.
 
     `source` is log, kernel or metrics. `end` of "" text may equal `start`. `is_redraw` marks a
-    progress-bar row that ended in a carriage return; `is_partial` a row not ended yet.
+    progress-bar row that ended in a carriage return; `is_partial` a row not ended yet. A tuple, since a log
+    makes a million of them.
     """
 
     time: float

@@ -72,7 +72,7 @@ class Detection:
             self._break(error)
             return
         for row in rows:
-            self.event(row if source == "log" else replace(row, source=source))
+            self.event(row if source == "log" else row._replace(source=source))
 
     def kernel_row(self, text: str, now: float) -> None:
         """One row of the kernel's log."""
@@ -91,7 +91,7 @@ class Detection:
         for source in list(self._lines):
             self._lines[source], rows = lines.flush(self._lines[source], end.time)
             for row in rows:
-                self.event(replace(row, source=source))
+                self.event(row._replace(source=source))
         self.event(end)
 
     def event(self, event: Event) -> None:

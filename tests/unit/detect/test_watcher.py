@@ -60,7 +60,11 @@ ENDS = st.builds(End, st.just(1e6), exit_code=st.one_of(st.none(), st.integers(-
 def timed(history: list[tuple[float, Event]]) -> list[Event]:
     """The events with times, from the gaps before them."""
     times = itertools.accumulate(gap for gap, _ in history)
-    return [replace(event, time=time) for time, (_, event) in zip(times, history, strict=True)]
+    return [_at(event, time) for time, (_, event) in zip(times, history, strict=True)]
+
+
+def _at(event: Event, time: float) -> Event:
+    return event._replace(time=time) if isinstance(event, Line) else replace(event, time=time)
 
 
 def watched(events: list[Event]) -> tuple[list[Verdict], list[Finding]]:
