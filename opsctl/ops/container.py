@@ -87,9 +87,10 @@ def _docker_up(workspace: Workspace) -> ContainerReport:
     with engine(workspace.target) as client:
         found = docker_container.find(client, name)
         did = "created" if found is None else {"running": "", "paused": "resumed"}.get(found.status, "started")
-        container = found or docker_container.create(client, name, settings)
-        if did:
-            docker_container.start(container)
+        if found is None:
+            docker_container.make(client, name, settings)
+        elif did:
+            docker_container.start(found)
         return replace(_docker_report(workspace, client), did=did)
 
 

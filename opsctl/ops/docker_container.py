@@ -6,13 +6,15 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import docker.errors
 from docker.types import DeviceRequest, Ulimit
 
+from opsctl.config import DOCKER_ULIMITS
 from opsctl.errors import CommandFailed, ConfigError, ContainerMissing
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ SETTINGS_LABEL = "opsctl.settings"
 _STOP_GRACE_S = 60
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what the classic builder puts around stderr
 _LOG_ROWS = 20
+# how runc and crun name a limit that the host does not let them set
+_LIMIT = re.compile(r"rlimit type (?P<number>\d+)|RLIMIT_(?P<name>[A-Z]+)")
 
 
 def device_requests(settings: DockerConfig) -> list[DeviceRequest]:
@@ -77,10 +81,41 @@ def find(client: DockerClient, name: str) -> DockerModel | None:
         return None
 
 
-def create(client: DockerClient, name: str, settings: DockerConfig) -> DockerModel:
-    """Create the container; raises CommandFailed where its image is not there."""
+def make(client: DockerClient, name: str, settings: DockerConfig) -> None:
+    """Create and start the container; raises CommandFailed. A default limit that the engine refuses is left out."""
+    without: set[str] = set()
+    while True:
+        container = _create(client, name, settings, without)
+        try:
+            start(container)
+        except CommandFailed as error:
+            limit = refused_limit(error.message)
+            is_default = bool(limit) and settings.ulimits.get(limit) == DOCKER_ULIMITS.get(limit)
+            if not is_default or limit in without:
+                raise
+            without.add(limit)
+        else:
+            return
+
+
+def refused_limit(said: str) -> str:
+    """The limit that an engine refuses to set in these words, "" for none that we know.
+
+    >>> refused_limit("error setting rlimit type 8: operation not permitted"), refused_limit("no space left")
+    ('memlock', '')
+    """
+    found = _LIMIT.search(said)
+    if found is None:
+        return ""
+    numbers = {str(getattr(resource, f"RLIMIT_{name.upper()}")): name for name in DOCKER_ULIMITS}
+    return numbers.get(found["number"], "") if found["number"] else found["name"].lower()
+
+
+def _create(client: DockerClient, name: str, settings: DockerConfig, without: Collection[str]) -> DockerModel:
+    wanted = create_arguments(name, settings)
+    wanted["ulimits"] = [limit for limit in wanted["ulimits"] if limit["Name"] not in without]
     try:
-        return client.containers.create(**create_arguments(name, settings))
+        return client.containers.create(**wanted)
     except docker.errors.ImageNotFound:
         hint = "`opsctl container build` builds it; an image of a registry is fetched by `docker pull` on the host"
         raise CommandFailed(f"the image {settings.image} is not on the host", hint=hint) from None
@@ -117,9 +152,12 @@ def notes(container: DockerModel, settings: DockerConfig) -> tuple[str, ...]:
     """What a person should know of a container that stands: made by hand or by other settings, an older image."""
     found = []
     label = container.labels.get(SETTINGS_LABEL)
+    limits = {one["Name"] for one in container.attrs["HostConfig"].get("Ulimits") or ()}
     if label != create_arguments(str(container.name), settings)["labels"][SETTINGS_LABEL]:
         made = "by other settings" if label else "by other means"
         found.append(f"it was made {made} than `docker:` names now; `opsctl container down`, then `up`, makes it anew")
+    elif refused := sorted(settings.ulimits.keys() - limits):
+        found.append(f"this engine may not set the default ulimits {', '.join(refused)}: its own hold for those")
     assert container.client is not None, "a container that a client found knows it"
     if _image_id(container.client, settings.image) not in ("", container.attrs["Image"]):
         found.append(f"image {settings.image} is not the one that it was made from; `down`, then `up`, takes it")

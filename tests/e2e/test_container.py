@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from opsctl.config import DOCKER_ULIMITS
 from tests.conftest import Ended
 from tests.support.docker import IMAGE
 from tests.support.lxc import lxc_place, pct_place
@@ -96,6 +97,37 @@ def test_down_spares_a_container_in_which_a_run_lives(opsctl: Opsctl) -> None:
     assert "nap-" in refused.err
     assert "--force" in refused.err
     assert _did(opsctl("container", "down", "--force", "--json")) == ("removed", "missing")
+
+
+def _may_set(limit: str) -> bool:
+    """Whether this engine may give a container this limit: one that runs in a container itself often may not."""
+    argv = ("docker", "run", "--rm", "--ulimit", limit, IMAGE, "true")
+    return subprocess.run(argv, capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.docker
+def test_default_limits_that_an_engine_refuses_are_left_out_and_said(
+    opsctl: Opsctl, configure: Callable[..., None], name: str
+) -> None:
+    refused = [key for key, limit in sorted(DOCKER_ULIMITS.items()) if not _may_set(f"{key}={limit}")]
+    configure(ulimits=DOCKER_ULIMITS)
+    notes = opsctl("container", "up", "--json").ok().json()["notes"]
+    assert notes == opsctl("container", "status", "--json").json()["notes"]
+    told = f"may not set the default ulimits {', '.join(refused)}:"
+    assert [told in note for note in notes] == ([True] if refused else [])
+    given = {limit["Name"] for limit in _inspect(name)["HostConfig"]["Ulimits"] or ()}
+    assert given == DOCKER_ULIMITS.keys() - refused
+
+
+@pytest.mark.docker
+def test_a_limit_of_ones_own_that_an_engine_refuses_is_an_error(
+    opsctl: Opsctl, configure: Callable[..., None], name: str
+) -> None:
+    configure(ulimits={"nofile": 2**31})  # above the kernel's fs.nr_open
+    refused = opsctl("container", "up")
+    assert refused.code == 5
+    assert "set `docker.ulimits` to what it allows" in refused.err
+    assert name not in ran("docker", "ps", "-a", "--format", "{{.Names}}")
 
 
 @pytest.mark.docker
