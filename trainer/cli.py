@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainer.errors import EXIT_CHECK_SAYS_NO, EXIT_STOPPED, TrainerError
-from trainer.signals import StopRequested, StopSignals
+from trainer.signals import StopRequested, StopSignals, stop_with_parent
 
 _OVERRIDES_HELP = "recipe values to replace, for example optim.lr=1e-3 data.rows=4"
 
@@ -21,6 +22,8 @@ _OVERRIDES_HELP = "recipe values to replace, for example optim.lr=1e-3 data.rows
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        stop_with_parent()
     command: Callable[[argparse.Namespace, StopSignals], int] = options.run
     with StopSignals() as signals:
         try:
@@ -72,26 +75,49 @@ def _add(
 
 
 def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "Train a drafter here. Exit: 0 finished, 2 recipe, 3 non-finite loss, 4 compile discipline, 75 stopped."
+    text = (
+        "Train a drafter here, one process a GPU. "
+        "Exit: 0 finished, 1 crashed, 2 recipe, 3 non-finite loss, 4 compile discipline, 75 stopped."
+    )
     parser = _add(commands, "train", text, "train configs/demo.yaml steps=100")
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES_HELP)
+    _add_nproc(parser)
     parser.set_defaults(run=_train)
 
 
-def _train(options: argparse.Namespace, signals: StopSignals) -> int:
-    from trainer.recipe import load_recipe
-    from trainer.result import Result
-    from trainer.train import train
+def _add_nproc(parser: argparse.ArgumentParser) -> None:
+    text = "processes, each with a GPU of its own (default: one a visible GPU; one on the CPU)"
+    parser.add_argument("--nproc", type=int, metavar="N", help=text)
 
+
+def _train(options: argparse.Namespace, signals: StopSignals) -> int:
+    from trainer.device import resolve_device, resolve_num_ranks
+    from trainer.ranks import is_rank
+    from trainer.recipe import load_recipe
+    from trainer.run import run, run_ranks
+
+    folder = Path.cwd()
     try:
         recipe = load_recipe(options.recipe, options.overrides)
+        device = resolve_device(recipe.device)
+        num_ranks = 1 if is_rank() else resolve_num_ranks(options.nproc, device)
     except TrainerError as error:
-        result = Result(name=options.recipe.stem, num_steps=0, phase="start")
-        result.fail(error, error.exit_code)
-        result.write(Path.cwd())
+        _note_failure(options.recipe.stem, error, folder)
         raise
-    return train(recipe, folder=Path.cwd(), signals=signals)
+    if num_ranks == 1:
+        return run(recipe, folder=folder, signals=signals)
+    words = ("train", str(options.recipe), *options.overrides)
+    return run_ranks(words, num_ranks=num_ranks, uses_gpus=device.type == "cuda", folder=folder)
+
+
+def _note_failure(name: str, error: TrainerError, folder: Path) -> None:
+    """Write the result of a run that never began."""
+    from trainer.result import Result
+
+    result = Result(name=name, num_steps=0, phase="start")
+    result.fail(error, error.exit_code)
+    result.write(folder)
 
 
 def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -25,3 +25,15 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return _DTYPES[name]
+
+
+def resolve_num_ranks(asked: int | None, device: torch.device) -> int:
+    """Return how many ranks train here: one a visible GPU, or one on the CPU, unless asked otherwise."""
+    num_gpus = torch.cuda.device_count() if device.type == "cuda" else None
+    if asked is None:
+        return num_gpus or 1
+    if asked < 1:
+        raise ConfigError(f"--nproc {asked}: at least one process must train")
+    if num_gpus is not None and asked > num_gpus:
+        raise ConfigError(f"--nproc {asked}: torch sees {num_gpus} GPUs, and each process has one of its own")
+    return asked

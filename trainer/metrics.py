@@ -37,6 +37,10 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def unheard(text: str) -> None:
+    """Say nothing: rank 0 talks for all."""
+
+
 class MetricsFile:
     """Appends to a JSON-lines file; every line carries the time, the phase, the step and the number of steps."""
 

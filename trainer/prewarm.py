@@ -44,11 +44,11 @@ class PrewarmReport:
 
     def lines(self) -> list[str]:
         """Return the report for people."""
-        warmth, counters = self.warmth, self.warmth.counters
+        warmth, c = self.warmth, self.warmth.counters
         return [
             f"warmed {len(self.functions)} functions forward and backward: {', '.join(self.functions)}",
-            f"FX graph cache: {counters.fx_hits} hits, {counters.fx_misses} misses, {counters.fx_bypasses} bypassed",
-            f"AOTAutograd cache: {counters.aot_hits} hits, {counters.aot_misses} misses, {counters.aot_bypasses} bypassed",
+            f"FX graph cache: {c.fx_hits} hits, {c.fx_misses} misses, {c.fx_bypasses} bypassed",
+            f"AOTAutograd cache: {c.aot_hits} hits, {c.aot_misses} misses, {c.aot_bypasses} bypassed",
             f"compilers started: {warmth.compiler_starts}, new binaries: {warmth.new_binaries}",
             f"{'warm' if warmth.is_warm else 'cold'} start of {warmth.seconds:.1f} s in {', '.join(self.cache_dirs)}",
         ]

@@ -7,6 +7,7 @@ which the loop reads between steps. The flag stays set, so a request that a call
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +16,13 @@ from types import FrameType
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_PR_SET_PDEATHSIG = 1
+
+
+def stop_with_parent() -> None:
+    """Have the kernel send SIGTERM to this process when its parent dies, so that no rank outlives its launcher."""
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
+        raise OSError("prctl(PR_SET_PDEATHSIG) failed")
 
 
 class StopRequested(BaseException):

@@ -1,8 +1,7 @@
-"""Trains a drafter, from a recipe to a result: prepare, load, compile, evaluate, train, evaluate.
+"""Trains a drafter as one rank of a run: prepare, load, compile, evaluate, train, evaluate.
 
-The run directory is the working directory; it gets recipe.yaml, metrics.jsonl, checkpoints/ and result.json.
-A stop request drops whatever phase is on, except a training step or a checkpoint, and always leaves a checkpoint of the
-last step behind if there is a step to keep.
+Rank 0 leads: it prepares, fills the compile cache, evaluates and saves while the others wait; steps are done by all.
+A stop request drops whatever phase is on, except training, where all ranks stop after the same step.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from typing import Any
 import torch
 
 from trainer.anchors import draw_anchors
+from trainer.batch import Batch
 from trainer.checkpoint import TrainState, find_checkpoint, load_checkpoint, save_checkpoint
-from trainer.compile import CompileError, Counters, Discipline, explain
-from trainer.config import to_yaml
+from trainer.compile import Counters, Discipline
 from trainer.data import PackedRows
 from trainer.decode import measure_acceptance
 from trainer.device import resolve_device
-from trainer.errors import ConfigError, TrainerError
-from trainer.files import write_atomically
-from trainer.metrics import MetricsFile, compile_fields, memory_allocated_mib, say, step_line
+from trainer.errors import ConfigError
+from trainer.metrics import MetricsFile, compile_fields, memory_allocated_mib, say, step_line, unheard
 from trainer.model import Drafter
 from trainer.optim import learning_rate, make_optimizer
 from trainer.prepare import Prepared, prepare
 from trainer.progress import Progress, Talk
+from trainer.ranks import Ranks, Share
 from trainer.recipe import Recipe
 from trainer.result import Result
 from trainer.signals import StopRequested, StopSignals
@@ -37,55 +36,22 @@ from trainer.update import Parts, StepFigures, update
 from trainer.verifier import Verifier
 from trainer.warmup import StepShape, compile_step, warm_step
 
-
-def train(recipe: Recipe, *, folder: Path, signals: StopSignals) -> int:
-    """Run the recipe in `folder` and return the exit status; the result file is written however it ends."""
-    write_atomically(folder / "recipe.yaml", to_yaml(recipe).encode())
-    result = Result(name=recipe.name, num_steps=recipe.steps)
-    started_at = time.monotonic()
-    with MetricsFile(folder / "metrics.jsonl", num_steps=recipe.steps) as metrics:
-        trainer = Trainer(recipe, folder=folder, signals=signals, metrics=metrics, result=result)
-        try:
-            trainer.run()
-            result.finish()
-        except StopRequested as stop:
-            trainer.keep_last_step()
-            result.stop(str(stop))
-        except (TrainerError, CompileError) as error:
-            result.fail(error, error.exit_code)
-            say(f"{recipe.name}: {error}")
-        except BaseException as error:
-            if not (broken := explain(error, "code outside the discipline", ())):
-                result.fail(error, 1)
-                raise
-            result.fail(broken, broken.exit_code)
-            say(f"{recipe.name}: {broken}")
-        finally:
-            result.seconds = round(time.monotonic() - started_at, 2)
-            result.phase, result.counters = metrics.phase, asdict(trainer.counters())
-            result.write(folder)
-            trainer.close()
-            metrics.begin("end", status=result.status, exit_code=result.exit_code)
-    say(closing_line(result))
-    assert result.exit_code is not None
-    return result.exit_code
-
-
-def closing_line(result: Result) -> str:
-    """Return the last line for people."""
-    where = f", checkpoint {result.checkpoint}" if result.checkpoint else ""
-    why = f" ({result.cause})" if result.status == "stopped" else ""
-    return f"{result.name}: {result.status}{why} after step {result.steps}/{result.num_steps}{where}"
+# How long ranks wait for rank 0, each for its own reason: a cold compile of a large drafter takes many minutes, and
+# preparing may have the verifier answer all prompts.
+WARM_TIMEOUT_S = 2 * 3600.0
+PREPARE_TIMEOUT_S = 7 * 24 * 3600.0
 
 
 class Trainer:
-    """The phases of one run, in order; it holds what they pass on."""
+    """The phases of one rank's run, in order; it holds what they pass on."""
 
     def __init__(
-        self, recipe: Recipe, *, folder: Path, signals: StopSignals, metrics: MetricsFile, result: Result
+        self, recipe: Recipe, *, folder: Path, signals: StopSignals, metrics: MetricsFile, result: Result, ranks: Ranks
     ) -> None:
         self.recipe, self.folder, self.signals, self.metrics, self.result = recipe, folder, signals, metrics, result
+        self.ranks = ranks
         self.state = TrainState()
+        self._say = say if ranks.is_leader else unheard
         self._parts: Parts | None = None
         self._discipline: Discipline | None = None
         self._saved_step = 0
@@ -115,11 +81,12 @@ class Trainer:
             drafter=drafter,
             optimizer=make_optimizer(drafter, self.recipe.optim),
             functions=compile_step(config, device, self._discipline),
-            rows=_packed_rows(self.recipe, prepared),
+            rows=_packed_rows(self.recipe, prepared, self.ranks),
             shape=shape,
             gamma=self.recipe.loss.gamma_for(config.block_size),
         )
         self._resume(parts)
+        self.ranks.share_weights(drafter)
         self._compile(parts, self._discipline, device)
         if "tau_before" not in self.state.facts:
             self._evaluate(parts, prepared, "before")
@@ -143,8 +110,9 @@ class Trainer:
 
     def _prepare(self, device: torch.device, shape: StepShape) -> Prepared:
         self._begin("prepare")
-        talk = Talk(say=say, report=self._report_progress, should_stop=self._should_stop)
-        return prepare(self.recipe.corpus, self.recipe.verifier, device=device, dtype=shape.dtype, talk=talk)
+        talk = Talk(say=self._say, report=self._report_progress, should_stop=self._should_stop)
+        with self.ranks.leader_first("preparing", timeout_s=PREPARE_TIMEOUT_S):
+            return prepare(self.recipe.corpus, self.recipe.verifier, device=device, dtype=shape.dtype, talk=talk)
 
     def _should_stop(self) -> bool:
         return self.signals.requested is not None
@@ -155,7 +123,7 @@ class Trainer:
     def _resume(self, parts: Parts) -> None:
         checkpoint, notes = find_checkpoint(self.folder / "checkpoints", self.recipe.resume)
         for note in notes:
-            say(note)
+            self._say(note)
         if checkpoint is None:
             return
         self.state = load_checkpoint(checkpoint, parts.drafter, parts.optimizer, contract=self._contract(parts))
@@ -167,7 +135,7 @@ class Trainer:
         self.result.resumed_from = self.result.checkpoint = str(checkpoint)
         for name, value in self.state.facts.items():
             setattr(self.result, name, value)
-        say(f"resumed from {checkpoint} at step {self.state.step}")
+        self._say(f"resumed from {checkpoint} at step {self.state.step}")
 
     def _contract(self, parts: Parts) -> dict[str, Any]:
         """Return what a resumed run must share with the one that saved, for its steps to mean the same."""
@@ -178,23 +146,31 @@ class Trainer:
             "row_tokens": parts.shape.row_tokens,
             "anchors_per_row": parts.shape.anchors_per_row,
             "gamma": parts.gamma,
+            "ranks": self.ranks.size,
         }
 
     def _compile(self, parts: Parts, discipline: Discipline, device: torch.device) -> None:
         self._begin("compile")
-        started_at = time.monotonic()
-        warm_step(parts.drafter, parts.functions, parts.shape, device)
-        discipline.seal()
+        with self.ranks.leader_first("warming the compile cache", timeout_s=WARM_TIMEOUT_S):
+            started_at = time.monotonic()
+            warm_step(parts.drafter, parts.functions, parts.shape, device)
+            discipline.seal()
         self.result.compile_s = round(time.monotonic() - started_at, 2)
         counters = discipline.verify()
         self.metrics.write(seconds=self.result.compile_s, **asdict(counters))
-        say(
+        self._say(
             f"compiled and sealed {len(discipline.functions)} functions in {self.result.compile_s:.1f} s: "
             f"{counters.fx_hits} graphs from the cache, {counters.fx_misses} new"
         )
 
     def _evaluate(self, parts: Parts, prepared: Prepared, when: str) -> None:
+        """Measure the acceptance length on the leader, while the others wait for it."""
         self._begin("eval", when=when)
+        with self.ranks.leader_first(f"evaluating {when} training", timeout_s=PREPARE_TIMEOUT_S):
+            if self.ranks.is_leader:
+                self._measure(parts, prepared, when)
+
+    def _measure(self, parts: Parts, prepared: Prepared, when: str) -> None:
         report = measure_acceptance(
             parts.verifier, parts.drafter, prepared.prompts, self.recipe.decode, should_stop=self._should_stop
         )
@@ -215,13 +191,13 @@ class Trainer:
     def _train(self, parts: Parts, device: torch.device) -> None:
         self._begin("train")
         batches = iter(parts.rows)
-        while self.state.step < self.recipe.steps:
-            with self.signals.held():
+        with self.signals.held():
+            self.ranks.agree(Share(0.0, 0, 0))  # so that the first step's time holds no wait for the others
+            while self.state.step < self.recipe.steps:
                 self._one_step(parts, device, next(batches))
-                if self._is_checkpoint_due() and not self.signals.requested:
+                if self._is_checkpoint_due():
                     self._save(parts)
                     self.metrics.phase = "train"
-            self.signals.raise_if_requested()
         if self._saved_step < self.state.step:
             self._save(parts)
 
@@ -235,35 +211,53 @@ class Trainer:
             self._save(self._parts)
 
     def _save(self, parts: Parts) -> None:
+        """Write a checkpoint on the leader; the others go on to the next step and wait for it there."""
         with self.signals.held():
             self.metrics.begin("checkpoint")
-            folder = save_checkpoint(
-                self.folder / "checkpoints",
-                parts.drafter,
-                parts.optimizer,
-                self.state,
-                contract=self._contract(parts),
-                keep=self.recipe.checkpoint.keep,
-            )
-            self._saved_step, self.result.checkpoint = self.state.step, str(folder)
+            if self.ranks.is_leader:
+                folder = save_checkpoint(
+                    self.folder / "checkpoints",
+                    parts.drafter,
+                    parts.optimizer,
+                    self.state,
+                    contract=self._contract(parts),
+                    keep=self.recipe.checkpoint.keep,
+                )
+                self.result.checkpoint = str(folder)
+            self._saved_step = self.state.step
 
     # One step.
 
-    def _one_step(self, parts: Parts, device: torch.device, item: tuple[Any, Mapping[str, Any]]) -> None:
-        """Do one update and tell about it."""
+    def _one_step(self, parts: Parts, device: torch.device, item: tuple[Batch, Mapping[str, Any]]) -> None:
+        """Do one update and tell about it; raises StopRequested instead where any rank was asked to stop."""
         started_at = time.monotonic()
         batch, data_state = item
+        inputs = self._inputs(parts, batch)
+        mine = Share(inputs.supervised.total_weight, inputs.supervised.num_rows, batch.num_tokens, self._should_stop())
+        total = self.ranks.agree(mine)
+        if total.num_stops:
+            raise StopRequested(self.signals.requested or "a stop request to another rank")
         lr = learning_rate(self.state.step, num_steps=self.recipe.steps, config=self.recipe.optim)
-        anchors = draw_anchors(batch, per_row=parts.shape.anchors_per_row, seed=self.recipe.seed, step=self.state.step)
-        inputs = StepInputs.make(
-            batch, anchors, parts.drafter.config, gamma=parts.gamma, chunk_slots=parts.shape.chunk_slots
-        )
-        figures = update(parts, inputs.to(device), lr=lr, clip_norm=self.recipe.optim.clip_norm)
+        clip_norm = self.recipe.optim.clip_norm
+        figures = update(parts, inputs.to(device), total, ranks=self.ranks, lr=lr, clip_norm=clip_norm)
         assert self._discipline is not None
         counters = self._discipline.verify()
         self.state.step, self.state.data = self.state.step + 1, dict(data_state)
-        self.state.tokens += batch.num_tokens
-        self._tell(figures, lr, batch.num_tokens, time.monotonic() - started_at, counters, device)
+        self.state.tokens += total.num_tokens
+        self._tell(figures, lr, total.num_tokens, time.monotonic() - started_at, counters, device)
+
+    def _inputs(self, parts: Parts, batch: Batch) -> StepInputs:
+        """Return this rank's part of a step, on the host."""
+        anchors = draw_anchors(
+            batch,
+            per_row=parts.shape.anchors_per_row,
+            seed=self.recipe.seed,
+            step=self.state.step,
+            rank=self.ranks.rank,
+        )
+        return StepInputs.make(
+            batch, anchors, parts.drafter.config, gamma=parts.gamma, chunk_slots=parts.shape.chunk_slots
+        )
 
     def _tell(
         self, figures: StepFigures, lr: float, num_tokens: int, seconds: float, counters: Counters, device: torch.device
@@ -285,11 +279,11 @@ class Trainer:
         }
         self.metrics.write(**values)
         if self.state.step % self.recipe.log.every_steps == 0 or self.state.step in (1, self.recipe.steps):
-            say(step_line(self.state.step, self.recipe.steps, values))
+            self._say(step_line(self.state.step, self.recipe.steps, values))
 
 
-def _packed_rows(recipe: Recipe, prepared: Prepared) -> PackedRows:
+def _packed_rows(recipe: Recipe, prepared: Prepared, ranks: Ranks) -> PackedRows:
     try:
-        return PackedRows(recipe.data, prepared.documents, recipe.seed)
+        return PackedRows(recipe.data, prepared.documents, recipe.seed, rank=ranks.rank, world_size=ranks.size)
     except ValueError as error:
         raise ConfigError(f"corpus: {error}") from error

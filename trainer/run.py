@@ -1,0 +1,97 @@
+"""One rank's run of a recipe, from its files to its exit status, however it ends.
+
+The run directory is the working directory; it gets recipe.yaml, metrics.jsonl, checkpoints/ and the results.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from trainer.compile import CompileError, explain
+from trainer.config import to_yaml
+from trainer.device import resolve_device
+from trainer.endings import outcome
+from trainer.errors import TrainerError
+from trainer.files import write_atomically
+from trainer.launch import launch
+from trainer.metrics import MetricsFile, say
+from trainer.ranks import PeerLost, Ranks, join
+from trainer.recipe import Recipe
+from trainer.result import Result, rank_file, write_run_result
+from trainer.signals import StopRequested, StopSignals
+from trainer.train import Trainer
+
+
+def run(recipe: Recipe, *, folder: Path, signals: StopSignals) -> int:
+    """Run the recipe in `folder` and return the exit status; the rank's result is written however it ends."""
+    ranks = join(resolve_device(recipe.device).type)
+    if ranks.is_leader:
+        write_atomically(folder / "recipe.yaml", to_yaml(recipe).encode())
+    result = Result(name=recipe.name, num_steps=recipe.steps, rank=ranks.rank, ranks=ranks.size)
+    started_at = time.monotonic()
+    # the leader's metrics stand for all ranks
+    path = folder / "metrics.jsonl" if ranks.is_leader else Path(os.devnull)
+    with MetricsFile(path, num_steps=recipe.steps) as metrics:
+        trainer = Trainer(recipe, folder=folder, signals=signals, metrics=metrics, result=result, ranks=ranks)
+        try:
+            _run_to_an_end(trainer, result, ranks)
+        finally:
+            result.seconds = round(time.monotonic() - started_at, 2)
+            result.phase, result.counters = metrics.phase, asdict(trainer.counters())
+            result.write(folder)
+            trainer.close()
+            metrics.begin("end", status=result.status, exit_code=result.exit_code)
+    ranks.close()
+    if ranks.is_leader:
+        say(closing_line(result))
+    assert result.exit_code is not None
+    return result.exit_code
+
+
+def _run_to_an_end(trainer: Trainer, result: Result, ranks: Ranks) -> None:
+    """Run, and note in the result how it ended; what nobody foresaw is noted and raised."""
+    try:
+        trainer.run()
+        result.finish()
+    except StopRequested as stop:
+        trainer.keep_last_step()
+        result.stop(str(stop))
+    except PeerLost as error:
+        trainer.keep_last_step()  # the others are gone, the last step they shared is not
+        result.fail(error, error.exit_code)
+    except (TrainerError, CompileError) as error:
+        result.fail(error, error.exit_code)
+    except BaseException as error:
+        if not (broken := explain(error, "code outside the discipline", ())):
+            result.fail(error, 1)
+            raise
+        result.fail(broken, broken.exit_code)
+    if result.status == "failed":
+        who = f"{result.name}: " if ranks.size == 1 else f"{result.name}: rank {ranks.rank}: "
+        say(f"{who}{result.message}")
+
+
+def run_ranks(words: Sequence[str], *, num_ranks: int, uses_gpus: bool, folder: Path) -> int:
+    """Run `python -m trainer WORD...` as several ranks in `folder`; write the run's result, return its exit status."""
+    launched = launch(
+        ("-m", "trainer", *words),
+        num_ranks=num_ranks,
+        uses_gpus=uses_gpus,
+        result_file=lambda rank: folder / rank_file(rank),
+    )
+    status, failure = outcome(launched.endings, stopped_by=launched.stopped_by)
+    if failure is not None:
+        say(f"rank {failure.rank} failed first: {failure.cause}")
+    write_run_result(folder, launched.endings, status, failure)
+    return status
+
+
+def closing_line(result: Result) -> str:
+    """Return the last line for people."""
+    where = f", checkpoint {result.checkpoint}" if result.checkpoint else ""
+    why = f" ({result.cause})" if result.status == "stopped" else ""
+    return f"{result.name}: {result.status}{why} after step {result.steps}/{result.num_steps}{where}"
