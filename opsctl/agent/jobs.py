@@ -46,6 +46,10 @@ class Progress:
             self.log(shown)
         self._last = shown
 
+    def close(self) -> None:
+        """Nothing more will be told."""
+        self._file.close()
+
     def log(self, text: str) -> None:
         """Write a row into the run's log."""
         sys.stdout.write(text + "\n")

@@ -6,13 +6,13 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
 from opsctl.agent import jobs
 from opsctl.agent.cache.key import remember_key
 from opsctl.agent.env import proof, space
+from opsctl.agent.env.bytecode import Bytecode
 from opsctl.agent.env.install import Installed, InstallWatch, install
 from opsctl.agent.env.layout import EnvPaths, flip, unfinished
 from opsctl.agent.env.manifest import VENV, Entry, Manifest, entries, listing, totals
@@ -25,7 +25,7 @@ from opsctl.agent.hashing import digests
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.tools import tool_path
-from opsctl.errors import CheckFailed, CommandFailed
+from opsctl.errors import CheckFailed
 from opsctl.formats.lockfile import exact_requirements
 from opsctl.formats.sources import local_folders, source_options, with_environment
 from opsctl.records.call import from_json
@@ -49,13 +49,15 @@ class Build:
         write_atomic(self.paths.exact, exact_requirements(self.wanted.pins).encode())
         installed = self._install()
         self.paths.exact.unlink()
-        self._compile()
-        proven = self._prove(installed)
-        manifest = self._manifest(installed)
+        with space.flushed_meanwhile(self.paths.root):
+            self._compile(installed)
+        with space.flushed_meanwhile(self.paths.root):
+            proven = self._prove(installed)
+            manifest = self._manifest(installed)
         record = self._record(installed, proven)
         self.progress.phase("write", "manifest, and all of it to disk")
         write_manifest(self.paths.manifest, manifest)
-        os.sync()
+        space.flush(self.paths.root)
         write_record(self.paths.record, record)
         return installed, record, manifest
 
@@ -83,15 +85,11 @@ class Build:
             say=self.progress.log,
         )
 
-    def _compile(self) -> None:
-        """Write the bytecode of everything, on all cores; a source that does not parse stays without."""
+    def _compile(self, installed: Installed) -> None:
+        """Write the bytecode of everything; a source that does not parse stays without."""
         self.progress.phase("compile", "bytecode")
-        workers = str(len(os.sched_getaffinity(0)))
-        folder = str(self.paths.site_packages())
-        argv = (str(self.paths.python), "-I", "-m", "compileall", "-q", "-q", "-j", workers, folder)
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode not in (0, 1):  # 1: some source did not parse
-            raise CommandFailed(f"compileall ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
+        packs = Bytecode(self.home, self.wanted.python)
+        packs.fill(self.paths.root, installed, self.progress, interpreter=self.paths.python)
 
     def _prove(self, installed: Installed) -> dict[str, str]:
         self.progress.phase("prove", "imports, versions and devices")

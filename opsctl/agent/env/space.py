@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import shutil
+import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from opsctl.agent.env.layout import standing
@@ -75,3 +78,28 @@ def link_mode(source: Path, target: Path) -> str:
         for path in (probe, copy):
             with contextlib.suppress(OSError):  # it was not made, or its folder cannot be written
                 path.unlink()
+
+
+def flush(folder: Path) -> None:
+    """Put all of the folder's file system on disk; raises OSError where the disk refuses."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def flushed_meanwhile(folder: Path) -> Iterator[None]:
+    """Let the disk write what lies in memory already while the block works; what fails shows at the last `flush`."""
+
+    def write() -> None:
+        with contextlib.suppress(OSError):  # asked again at the end, and told then
+            flush(folder)
+
+    thread = threading.Thread(target=write, name="flush", daemon=True)
+    thread.start()
+    yield
+    thread.join()
