@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from opsctl.ops.env_diff import EnvDiff, FileChange
     from opsctl.records.env import EnvCheck, EnvEntry, PruneOutcome
 
 _SHOWN_FILES = 8
@@ -62,3 +63,21 @@ def pruned_text(found: PruneOutcome) -> str:
             rows.append(f"  its compile cache {gone.unsaved_cache} has no snapshot, and stays")
     frees = "would free" if found.is_dry_run else "freed"
     return "\n".join([*rows, f"{len(found.removed)} {verb}, {frees} about {found.freed_mib:.0f} MiB"])
+
+
+def diff_text(found: EnvDiff) -> str:
+    """What differs, the packages first; of many files of one distribution only the first are named."""
+    rows = [f"{name:<8} {change}" for name, change in found.facts.items()]
+    rows += [f"added    {name} {version}" for name, version in found.added.items()]
+    rows += [f"removed  {name} {version}" for name, version in found.removed.items()]
+    rows += [f"changed  {name} {versions}" for name, versions in found.changed.items()]
+    rows += [f"rehashed {name}: other files of the same version" for name in found.rehashed]
+    groups: dict[str, list[FileChange]] = {}
+    for one in found.files:
+        groups.setdefault(one.distribution, []).append(one)
+    for distribution, files in groups.items():
+        rows.append(f"files    {distribution or 'of no distribution'}: {len(files)} differ")
+        rows += [f"  {one.kind:<8} {one.path}" for one in files[:_SHOWN_FILES]]
+        rows += [f"  and {len(files) - _SHOWN_FILES} more"] if len(files) > _SHOWN_FILES else []
+    verdict = "the same" if found.is_same else "they differ"
+    return "\n".join([*rows, f"{found.a} -> {found.b}: {verdict}"])

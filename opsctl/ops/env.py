@@ -11,7 +11,7 @@ from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
 from opsctl.ops.tools import LocalTool, bring, uv_for
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
-from opsctl.records.env import STEERING, EnvCheck, EnvEntry, EnvOutcome, EnvPlan, EnvRequest, PruneOutcome
+from opsctl.records.env import STEERING, EnvCheck, EnvContents, EnvEntry, EnvOutcome, EnvPlan, EnvRequest, PruneOutcome
 from opsctl.records.run import RunRecord
 
 
@@ -130,3 +130,9 @@ def prune(
     """
     request = {"keep": workspace.config.env.keep if keep is None else keep, "dry_run": is_dry_run}
     return from_json(PruneOutcome, workspace.client.call("env-prune", request, on_progress=on_progress))
+
+
+def contents(workspace: Workspace, env_id: str = "", *, has_files: bool = False) -> EnvContents:
+    """What an environment ("" = the active one) holds now; `has_files` adds the hash of every file."""
+    answer = workspace.client.call("env-contents", {"env": env_id, "files": has_files})
+    return from_json(EnvContents, answer)

@@ -87,6 +87,33 @@ class EnvEntry:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where an installed distribution came from.
+
+    `kind` is index, url, file (a local wheel), folder, editable, git (or another version control), unknown.
+    """
+
+    kind: str
+    url: str = ""  # without credentials
+    sha256: str = ""  # of the archive, where the installer kept it
+
+
+@dataclass(frozen=True)
+class EnvContents:
+    """What an environment holds now, whatever it was built from."""
+
+    env_id: str
+    name: str  # the set
+    created: float
+    python: str
+    platform: str
+    lock: str  # the text that it was built from
+    packages: dict[str, str] = field(default_factory=dict)  # distribution -> version
+    origins: dict[str, Origin] = field(default_factory=dict)  # of those that came from no index
+    files: dict[str, dict[str, str]] = field(default_factory=dict)  # distribution ("" = none) -> file -> sha256
+
+
+@dataclass(frozen=True)
 class RemovedEnv:
     """An environment that a prune removed, or would remove."""
 
