@@ -48,13 +48,22 @@ def signal_of(end: End) -> int | None:
 
 def _asked_for(state: State, end: End) -> Opinion | None:
     if end.exit_code == CHECKPOINTED:
-        return Opinion("stopped", "ok", 0.98, ("ended with status 75: stopped early with a good checkpoint",))
+        return Opinion("stopped", "ok", 0.98, _early(state, end))
     if not end.stop_requested:
         return None
     if end.exit_code == 0:
         hit = state.progress.is_done
         return Opinion("finished" if hit else "stopped", "ok", 0.95, ("asked to stop; ended with status 0",))
     return Opinion("stopped", "ok", 0.98, ("asked to stop",))
+
+
+def _early(state: State, end: End) -> tuple[str, ...]:
+    """What status 75 means here: a job may be asked to stop before there is anything to save."""
+    progress, said = state.progress, state.words.last.get("checkpoint_saved")
+    saved = end.checkpoint or (said.text if said else "")
+    if saved or "checkpoint" in progress.longest or progress.phase == "checkpoint":
+        return ("ended with status 75: stopped early with a good checkpoint", *((saved,) if saved else ()))
+    return ("ended with status 75: stopped on request; no checkpoint of it was seen",)
 
 
 def _left_behind(state: State, end: End) -> Opinion | None:

@@ -92,6 +92,7 @@ class End:
     signal: int | None = None
     stop_requested: bool = False
     oom_killed: bool | None = None  # a cgroup record said so; None = unreadable
+    checkpoint: str = ""  # what the job's own result names; "" = nothing
 
 
 Event = typing.Union[Line, Sample, Tick, End]

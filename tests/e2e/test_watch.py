@@ -122,7 +122,21 @@ def test_a_stop_with_a_checkpoint_is_75(runs: Runs, opsctl: Callable[..., Any], 
     seen.wait_for("caught_up")
     opsctl("train", "stop").ok()
     assert seen.ended() == 75
-    assert _once(opsctl, 75)["verdict"]["verdict"] == "stopped"
+    verdict = _once(opsctl, 75)["verdict"]
+    assert verdict["verdict"] == "stopped"
+    assert verdict["evidence"] == ["ended with status 75: stopped early with a good checkpoint", "checkpoint saved"]
+
+
+@pytest.mark.parametrize("checkpoint", ["null", '"checkpoints/step-4"'])
+def test_a_checkpoint_is_told_only_where_there_is_one(runs: Runs, opsctl: Callable[..., Any], checkpoint: str) -> None:
+    result = f'{{"status": "stopped", "checkpoint": {checkpoint}}}'
+    run = runs.start("sh", "-c", f"echo '{result}' > result.json; exit 75")
+    (evidence, *named) = runs.ended(run)["verdict"]["evidence"]
+    if checkpoint == "null":
+        assert evidence == "ended with status 75: stopped on request; no checkpoint of it was seen"
+    else:
+        assert evidence.endswith("with a good checkpoint")
+        assert named == ["checkpoints/step-4"]
 
 
 # --- GPUs ------------------------------------------------------------------------------------------

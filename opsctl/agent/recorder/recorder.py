@@ -14,6 +14,7 @@ from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.leases import release
 from opsctl.agent.processes import Stat
 from opsctl.agent.recorder.detection import Detection, context_of
+from opsctl.agent.recorder.end import attempt_of, end_of
 from opsctl.agent.recorder.exit_record import ExitFile
 from opsctl.agent.recorder.findings import unkillable
 from opsctl.agent.recorder.holder import start_job
@@ -29,7 +30,7 @@ from opsctl.agent.recorder.sampler import Sampler
 from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
-from opsctl.records.events import End, Sample
+from opsctl.records.events import Sample
 from opsctl.records.process import ProcessIdentity
 from opsctl.records.run import Attempt, ExitRecord, RunRecord, StopRequest
 from opsctl.records.verdict import Verdict
@@ -214,24 +215,15 @@ class Recorder:
 
     def _exited(self, status: int) -> None:
         """The job's first process ended: the verdict is news at once, whatever must still be cleared away."""
-        code = os.waitstatus_to_exitcode(status)
         now = now_s()
         self._output.release(now)
         self._output.poll(now)
-        end = End(now, code if code >= 0 else None, -code if code < 0 else None, self._stop is not None, self._oom())
+        is_asked, folder = self._stop is not None, self._paths.folder
+        end = end_of(status, now, stop_requested=is_asked, oom_killed=self._oom(), folder=folder)
         self._detection.end(end)
         self._detection.publish(now, at_once=True)
         verdict = self._detection.verdict
-        attempt = Attempt(
-            number=len(self._attempts) + 1,
-            started=self._started,
-            ended=now,
-            exit_code=end.exit_code,
-            signal=end.signal,
-            last_step=verdict.step,
-            cause=verdict.cause,
-            stop_requested=end.stop_requested,
-        )
+        attempt = attempt_of(len(self._attempts) + 1, self._started, end, verdict)
         is_again = restarts(self._spec.restart, [*self._attempts, attempt], verdict)
         self._attempts.append(replace(attempt, restart=is_again))
         if is_again:

@@ -40,6 +40,33 @@ def test_the_status_alone(end: dict[str, object], pair: tuple[str, str]) -> None
     assert watch.pair == pair
 
 
+@pytest.mark.parametrize(
+    ("rows", "metrics", "end", "is_saved"),
+    [
+        ((), (), {}, False),
+        (("saved checkpoint out/step-20 in 3.2 s",), (), {}, True),
+        (("checkpoint out/step-20 was written",), (), {}, True),
+        (("Saving model checkpoint to out/checkpoint-20",), (), {}, True),
+        (("no checkpoint was saved", "could not be saved: checkpoint"), (), {}, False),
+        (("saved 20 sample images",), (), {}, False),
+        ((), ({"step": 21, "phase": "checkpoint"}, {"step": 22, "phase": "train"}), {}, True),
+        ((), (), {"checkpoint": "out/step-20"}, True),
+    ],
+)
+def test_a_good_checkpoint_is_told_only_where_one_was_seen(
+    rows: tuple[str, ...], metrics: tuple[dict[str, object], ...], end: dict[str, object], is_saved: bool
+) -> None:
+    watch = Watching()
+    watch.steps(20)
+    for row in rows:
+        watch.line(row)
+    for values in metrics:
+        watch.metrics(**values)
+    watch.end(exit_code=75, **end)
+    assert watch.pair == ("stopped", "ok")
+    assert ("with a good checkpoint" in watch.verdict.evidence[0]) is is_saved
+
+
 def test_an_uncaught_exception_is_the_cause_with_its_place_and_bytes() -> None:
     watch = Watching()
     watch.steps(20)
