@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_prewarm(commands)
     _add_check(commands)
+    _add_export(commands)
     _add_key(commands)
     return parser
 
@@ -163,6 +164,22 @@ def _check(options: argparse.Namespace, signals: StopSignals) -> int:
     report = check_case(options.case, form=options.attention, wrap=wrap)
     print(json.dumps(report.as_dict()) if options.json else "\n".join(report.lines()))
     return 0 if report.is_within else EXIT_CHECK_SAYS_NO
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Write a checkpoint, or the newest one of a run's folder, as a folder that vLLM and SGLang load."
+    parser = _add(commands, "export", text, "export . dflash-drafter")
+    parser.add_argument("source", type=Path, help="a checkpoint, or the folder of a run")
+    parser.add_argument("folder", type=Path, help="the folder to make")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.set_defaults(run=_export)
+
+
+def _export(options: argparse.Namespace, signals: StopSignals) -> int:
+    from trainer.export import export
+
+    print("\n".join(export(options.source, options.folder, dtype=options.dtype).lines()))
+    return 0
 
 
 def _add_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
