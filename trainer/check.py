@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from trainer.model import Drafter
 from trainer.model_config import DrafterConfig
 from trainer.step import Frozen, StepInputs, Wrap, draft_hidden, spread_slots, step_functions
 
+CPU = torch.device("cpu")
 DEFAULT_TOLERANCE = 1e-5
 CHUNK_SLOTS = 32
 _FILES = ("batch", "expected", "model", "target_embed_lm_head")
@@ -47,6 +48,12 @@ class Case:
     target_hidden_BSC: Tensor
     expected: dict[str, Tensor]
     tolerance: float
+
+    def to(self, device: torch.device) -> Case:
+        """Return the case with what is computed from on `device`; what is expected stays on the host."""
+        frozen = Frozen(self.frozen.embed_VH.to(device), self.frozen.head_VH.to(device))
+        hidden_BSC = self.target_hidden_BSC.to(device)
+        return replace(self, frozen=frozen, inputs=self.inputs.to(device), target_hidden_BSC=hidden_BSC)
 
 
 @dataclass(frozen=True)
@@ -103,13 +110,16 @@ class Report:
         return {**head, "differences": rows, "not_compared": list(self.not_compared)}
 
 
-def check_case(folder: Path, *, form: AttentionForm = "dense", wrap: Wrap | None = None) -> Report:
+def check_case(
+    folder: Path, *, form: AttentionForm = "dense", wrap: Wrap | None = None, device: torch.device = CPU
+) -> Report:
     """Return the difference of every quantity of a case; raises ConfigError where the case itself is broken.
 
-    The flex form has no backward on the CPU, so it is compared without gradients.
+    The flex form has no backward on the CPU, so it is compared there without gradients.
     """
     case = load_case(folder)
-    differences = tuple(_differences(case, compute(case, form=form, wrap=wrap)))
+    values = compute(case.to(device), form=form, wrap=wrap)
+    differences = tuple(_differences(case, {name: value.cpu() for name, value in values.items()}))
     compared = {item.name for item in differences}
     return Report(folder.name, differences, tuple(sorted(case.expected.keys() - compared)))
 
@@ -162,12 +172,14 @@ def _is_sliding_mask(name: str) -> bool:
 def compute(case: Case, *, form: AttentionForm, wrap: Wrap | None = None) -> dict[str, Tensor]:
     """Return every quantity of the case as this trainer computes it."""
     functions = step_functions(case.config, form, **({} if wrap is None else {"wrap": wrap}))
-    drafter = Drafter(case.config)
+    device = case.target_hidden_BSC.device
+    drafter = Drafter(case.config).to(device)
+    has_backward = form == "dense" or device.type != "cpu"
     try:
         drafter.load_state_dict(case.weights)
     except RuntimeError as error:
         raise ConfigError(f"model.safetensors does not fit config.json: {error}") from error
-    with torch.set_grad_enabled(form == "dense"):
+    with torch.set_grad_enabled(has_backward):
         hidden_BQH = draft_hidden(drafter, functions, case.frozen, case.inputs, case.target_hidden_BSC)
         sums = loss_sums(
             hidden_BQH, case.frozen.head_VH, case.inputs.supervised, chunk_slots=CHUNK_SLOTS, run_chunk=functions.chunk
@@ -176,7 +188,7 @@ def compute(case: Case, *, form: AttentionForm, wrap: Wrap | None = None) -> dic
     values = {**_masks(case), **_slot_values(case, sums), "loss_decay": loss.detach(), "hidden": hidden_BQH.detach()}
     first_block = values["hidden"][:, : case.config.block_size]
     values["logits_first_block"] = F.linear(first_block, case.frozen.head_VH)
-    if form == "dense":
+    if has_backward:
         torch.autograd.backward(loss)
         values |= {f"grad.{name}": _gradient(weight) for name, weight in drafter.named_parameters()}
     return values

@@ -152,6 +152,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--attention", choices=("dense", "flex"), default="dense", help="flex has no gradients on the CPU"
     )
     parser.add_argument("--compiled", action="store_true", help="compile the functions, as training does")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=_check)
 
@@ -159,9 +160,11 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _check(options: argparse.Namespace, signals: StopSignals) -> int:
     from trainer.check import check_case
     from trainer.compile import Discipline
+    from trainer.device import resolve_device
 
-    wrap = Discipline().add if options.compiled else None
-    report = check_case(options.case, form=options.attention, wrap=wrap)
+    device = resolve_device(options.device)
+    wrap = Discipline(device.type).add if options.compiled else None
+    report = check_case(options.case, form=options.attention, wrap=wrap, device=device)
     print(json.dumps(report.as_dict()) if options.json else "\n".join(report.lines()))
     return 0 if report.is_within else EXIT_CHECK_SAYS_NO
 
