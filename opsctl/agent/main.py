@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "run-wait": "opsctl.agent.run_queries:wait",
     "run-logs": "opsctl.agent.run_logs:logs",
     "run-watch": "opsctl.agent.run_watch:watch",
+    "pane-watch": "opsctl.agent.pane.watch:watch",
     "run-stop": "opsctl.agent.run_stop:stop",
     "job-follow": "opsctl.agent.job_follow:follow",
     "put-tool": "opsctl.agent.tools:put_tool",

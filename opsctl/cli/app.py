@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from opsctl import __version__, ui
+from opsctl.cli import cache_compare, cache_exchange
 from opsctl.cli.cache import cache
 from opsctl.cli.container import container
 from opsctl.cli.diagnose import diagnose
@@ -50,7 +51,7 @@ app.command()(doctor)
 app.add_typer(env)
 app.add_typer(container)
 app.add_typer(train)
-app.add_typer(cache)
+app.add_typer(cache_exchange.add_to(cache_compare.add_to(cache)))
 
 
 def _show_version(wanted: bool) -> None:

@@ -104,7 +104,7 @@ def snapshot(
     workspace: Workspace, job_name: str | None = None, *, on_progress: OnProgress = unheard
 ) -> SnapshotOutcome:
     """Save the live cache that the job uses (none named: that of the active environment)."""
-    answer = workspace.client.call("cache-snapshot", {"uses_env": _uses_env(workspace, job_name)})
+    answer = workspace.client.call("cache-snapshot", {"uses_env": uses_env(workspace, job_name)})
     if answer["outcome"] is not None:
         return from_json(SnapshotOutcome, answer["outcome"])
     run = from_json(RunRecord, answer["run"])
@@ -125,8 +125,8 @@ def restore(
     Raises CheckFailed where it does not fit, is damaged, came from elsewhere (unless `trust`), or the live cache is
     warm and not to be replaced.
     """
-    uses_env = _uses_env(workspace, job_name)
-    request = {"snapshot": snapshot_id, "replace": replace_live, "trust": trust, "uses_env": uses_env}
+    with_env = uses_env(workspace, job_name)
+    request = {"snapshot": snapshot_id, "replace": replace_live, "trust": trust, "uses_env": with_env}
     return from_json(RestoreOutcome, workspace.client.call("cache-restore", request, on_progress=on_progress))
 
 
@@ -135,5 +135,6 @@ def listing(workspace: Workspace) -> CacheList:
     return from_json(CacheList, workspace.client.call("cache-list"))
 
 
-def _uses_env(workspace: Workspace, job_name: str | None) -> bool:
+def uses_env(workspace: Workspace, job_name: str | None) -> bool:
+    """Whether the job runs in the active environment; so does what names no job."""
     return workspace.config.job(job_name).env if job_name else True

@@ -36,12 +36,16 @@ class Caches:
         self.home = home
         self.live = home / "cache" / "live"
         self.snapshots = home / "cache" / "snapshots"
+        self.other_home = home.with_name("other")
 
     def configure(self, **jobs: Any) -> None:
         """Write opsctl.yaml with these jobs, none of which needs an environment."""
         settings = {
             "default_target": "here",
-            "targets": {"here": {"home": str(self.home), "python": sys.executable}},
+            "targets": {
+                "here": {"home": str(self.home), "python": sys.executable},
+                "there": {"home": str(self.other_home), "python": sys.executable},
+            },
             "jobs": {name: {"env": False, "code": False, **job} for name, job in jobs.items()},
         }
         (self.project / "opsctl.yaml").write_text(json.dumps(settings))
@@ -77,4 +81,5 @@ def caches(opsctl: Callable[..., Any], project: Path, tmp_path: Path) -> Iterato
     found = Caches(opsctl, project, tmp_path / "target")
     found.configure(small={"command": ["true"], "prewarm": [sys.executable, "-c", COMPILE]})
     yield found
-    Runs(opsctl, project, found.home).end_all()
+    for home in (found.home, found.other_home):
+        Runs(opsctl, project, home).end_all()

@@ -21,8 +21,7 @@ from opsctl.agent.cache.live import (
 )
 from opsctl.agent.cache.portable import place, portable_digests
 from opsctl.agent.cache.snapshot import cache_lock, is_saved
-from opsctl.agent.cache.snapshots import archive_path, choose
-from opsctl.agent.env.layout import active
+from opsctl.agent.cache.snapshots import archive_path, choose, pythons
 from opsctl.agent.files import fsync_folder, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
@@ -38,6 +37,7 @@ _SPARE_BYTES = 2 << 20
 def restore(call: Call) -> Any:
     """The RestoreOutcome of request["snapshot"] ("" = the newest that fits); `replace` allows a warm live cache."""
     home, request = call.home, call.request
+    home.ensure()
     key = key_for(home, env=request.get("env", ""), uses_env=request.get("uses_env", True))
     record = choose(home, request.get("snapshot", ""), key)
     if wrong := differences(key.fields, record.key):
@@ -148,8 +148,7 @@ def _unpack(call: Call, record: SnapshotRecord, beside: Path) -> None:
             f"the snapshot needs {(limit + _SPARE_BYTES) / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB are free",
             hint="free space on the target, then try again; the live cache is as it was",
         )
-    env = active(home)
-    codec = codec_for(archive, (str(env.python),) if env else ())
+    codec = codec_for(archive, pythons(home))
 
     def told(done: int, total: int) -> None:
         call.session.progress("unpacking", done=done, total=total)

@@ -25,8 +25,15 @@ from opsctl.agent.cache.live import (
     read_warmed,
 )
 from opsctl.agent.cache.portable import make_portable
-from opsctl.agent.cache.snapshots import PART_PREFIX, archive_path, read_snapshot, record_path, saved_as, summary
-from opsctl.agent.env.layout import active
+from opsctl.agent.cache.snapshots import (
+    PART_PREFIX,
+    archive_path,
+    pythons,
+    read_snapshot,
+    record_path,
+    saved_as,
+    summary,
+)
 from opsctl.agent.files import write_record
 from opsctl.agent.hashing import digest, digests
 from opsctl.agent.home import Home
@@ -123,11 +130,6 @@ def _ensure_room(home: Home, files: Listing) -> None:
         )
 
 
-def _pythons(home: Home) -> tuple[str, ...]:
-    paths = active(home)
-    return (str(paths.python),) if paths else ()
-
-
 def _write(
     home: Home, live: LivePaths, key: dict[str, str], staging: Path, hashes: dict[str, str], progress: jobs.Phases
 ) -> SnapshotRecord:
@@ -135,7 +137,7 @@ def _write(
     now = time.time()
     day = time.strftime("%Y%m%d", time.gmtime(now))
     snapshot_id = f"{day}-{live.root.name[:8]}-{content_digest(hashes)[:12]}"
-    codec = zstd_codec(_pythons(home)) or gzip_codec()
+    codec = zstd_codec(pythons(home)) or gzip_codec()
     archive = home.snapshots / f"{snapshot_id}{codec.suffix}"
     part = archive.with_name(f".{archive.name}.{os.getpid()}.part")
 

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from opsctl.agent.cache.key import CacheKey, differences
+from opsctl.agent.env.layout import active
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home
 from opsctl.errors import CheckFailed, UsageError
@@ -54,6 +55,12 @@ def summary(home: Home, record: SnapshotRecord, current: CacheKey | None) -> Sna
         fits=current is not None and current.fields == record.key,
         warmed=record.warmed,
     )
+
+
+def pythons(home: Home) -> tuple[str, ...]:
+    """Pythons that may have the zstandard library: the active environment's."""
+    paths = active(home)
+    return (str(paths.python),) if paths else ()
 
 
 def choose(home: Home, snapshot_id: str, key: CacheKey) -> SnapshotRecord:
