@@ -12,13 +12,18 @@ import trainer
 PACKAGE = Path(trainer.__file__).parent
 
 
+def environment(cache: Path, package: Path) -> dict[str, str]:
+    """The environment of a trainer command: its compile cache, and one thread, which cache keys hold."""
+    mine = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"}
+    return os.environ | mine
+
+
 def run(*words: str, cache: Path, cwd: Path | None = None, package: Path = PACKAGE) -> subprocess.CompletedProcess[str]:
     """Run a trainer command to its end, with a compile cache; fails the test on a traceback."""
-    mine = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "PYTHONPATH": str(package.parent)}
     done = subprocess.run(
         [sys.executable, "-m", "trainer", *words],
         cwd=cwd or cache.parent,
-        env=os.environ | mine | {"OMP_NUM_THREADS": "1"},  # as in the test's own process: cache keys hold the number
+        env=environment(cache, package),
         capture_output=True,
         text=True,
         timeout=280,
