@@ -27,6 +27,8 @@ from opsctl.target.ssh_transport import ReportingTransport
 
 # on a loopback link no different from paramiko's 2 MiB; over 100 ms of round trip 80 MB/s instead of 20
 WINDOW_BYTES = 8 << 20
+# of one packet, where paramiko asks for 32 KiB: a quarter less time for the same output
+PACKET_BYTES = 1 << 17
 # a quarter quicker than paramiko's first choice, aes128-ctr with a separate sum
 _QUICK_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
@@ -38,7 +40,8 @@ def _transport_factory(hop: Hop, known: KnownKeys) -> Callable[..., paramiko.Tra
     limit_s = hop.settings.connect_timeout_s
 
     def build(sock: Any, **options: Any) -> paramiko.Transport:
-        transport = ReportingTransport(sock, default_window_size=WINDOW_BYTES, **options)
+        sizes = {"default_window_size": WINDOW_BYTES, "default_max_packet_size": PACKET_BYTES}
+        transport = ReportingTransport(sock, **sizes, **options)
         transport.banner_timeout = transport.handshake_timeout = limit_s
         transport.auth_timeout = transport.channel_timeout = transport.clear_to_send_timeout = limit_s
         offered = transport.get_security_options()
