@@ -27,8 +27,9 @@ def conditions(workspace: Workspace, job: JobConfig) -> dict[str, str]:
     found = {"command": " ".join(job.prewarm).replace("{", "<").replace("}", ">")}
     found |= {f"variable {name}": text for name, text in job.environment.items() if name.startswith(_STEERING)}
     for word in job.prewarm:
-        if word.startswith(_CODE) and (workspace.folder / word.removeprefix(_CODE)).is_file():
-            name = word.removeprefix(_CODE)
+        name = word.removeprefix(_CODE)
+        is_recipe = word.startswith(_CODE) and not name.endswith(".py")  # programs count as sources
+        if is_recipe and (workspace.folder / name).is_file():
             found |= dict(recipe_values(name, (workspace.folder / name).read_bytes()))
     return found | (_sources(workspace) if job.code else {})
 

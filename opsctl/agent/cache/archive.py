@@ -94,7 +94,7 @@ def pack(root: Path, names: list[str], archive: Path, codec: Codec, *, told: Tol
     """Write the files `names` of `root` into a new archive, and to the disk."""
     total = sum((root / name).stat().st_size for name in names)
     done = 0
-    with archive.open("wb") as out, _piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
+    with archive.open("wb") as out, piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
         assert child.stdin is not None
         with tarfile.open(fileobj=child.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for name in names:
@@ -117,7 +117,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
 
 
 @contextlib.contextmanager
-def _piped(argv: tuple[str, ...], **streams: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def piped(argv: tuple[str, ...], **streams: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """A compressor for the length of the block; raises CommandFailed or DiskFull if it fails, or we by it."""
     child = subprocess.Popen(argv, stderr=subprocess.PIPE, **streams)  # type: ignore[call-overload]  # they are Popen's
     broken: Exception | None = None
@@ -193,7 +193,7 @@ def check(archive: Path, expected: dict[str, str], codec: Codec, *, limit_bytes:
 def _read(archive: Path, expected: dict[str, str], codec: Codec, take: Take, *, limit_bytes: int, told: Told) -> None:
     seen: set[str] = set()
     done = 0
-    with archive.open("rb") as packed, _piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
+    with archive.open("rb") as packed, piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
             for member in tar:

@@ -50,9 +50,10 @@ def _live_side(live: LivePaths, key: dict[str, str]) -> Side:
     return Side(f"live cache {live.root.name}", key, read_warmed(live), None, live)
 
 
-def side(home: Home, name: str, key: CacheKey) -> Side:
-    """The cache called `name`: `live` (that of `key`), the beginning of a live cache's name, or of a snapshot's."""
+def side(home: Home, name: str, *, uses_env: bool) -> Side:
+    """The cache called `name`: `live` (the job's), the beginning of a live cache's name, or of a snapshot's."""
     if name == LIVE:
+        key = key_for(home, uses_env=uses_env)
         return _live_side(live_of(home, key), key.fields)
     roots = list(home.live_caches.iterdir()) if home.live_caches.is_dir() else []
     matches = [root for root in roots if root.name.startswith(name) and not root.name.startswith(".")]
@@ -67,8 +68,8 @@ def side(home: Home, name: str, key: CacheKey) -> Side:
 
 def diff(call: Call) -> CacheDiff:
     """How request["a"] and request["b"] differ."""
-    key = key_for(call.home, uses_env=call.request.get("uses_env", True))
-    a, b = (side(call.home, call.request[name], key) for name in ("a", "b"))
+    uses_env = bool(call.request.get("uses_env", True))
+    a, b = (side(call.home, call.request[name], uses_env=uses_env) for name in ("a", "b"))
     files_a, files_b = a.files(), b.files()
     both = files_a.keys() & files_b.keys()
     changed = sorted(name for name in both if files_a[name] != files_b[name])
@@ -104,8 +105,9 @@ def _warmed_rows(a: dict[str, Warmed], b: dict[str, Warmed]) -> list[Difference]
 def explain(call: Call) -> CacheExplanation:
     """Why request["cache"] ("" = the live one, or else the newest snapshot) does or does not help request["job"]."""
     home, job = call.home, call.request["job"]
-    key = key_for(home, uses_env=call.request.get("uses_env", True))
-    found = side(home, call.request["cache"], key) if call.request["cache"] else _likely(home, key)
+    uses_env = bool(call.request.get("uses_env", True))
+    key = key_for(home, uses_env=uses_env)
+    found = side(home, call.request["cache"], uses_env=uses_env) if call.request["cache"] else _likely(home, key)
     warmed = found.warmed.get(job)
     now = {**call.request["conditions"], **machine_conditions()}
     return CacheExplanation(
