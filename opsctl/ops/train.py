@@ -13,6 +13,7 @@ from opsctl.errors import CheckFailed, ConfigError, UsageError
 from opsctl.ops import runs
 from opsctl.ops.env import steering_notes
 from opsctl.ops.workspace import Workspace, operator_name
+from opsctl.records.cache import StartCache
 from opsctl.records.call import from_json
 from opsctl.records.env import EnvCheck
 from opsctl.records.run import Notify, Restart, RunRecord, RunSpec
@@ -55,10 +56,13 @@ def start(workspace: Workspace, wish: Wish, *, say: Say = lambda _: None) -> Run
         spec, notes = replace(spec, env=env_id), [*notes, *env_notes, *steering_notes(spec.environment, "the job")]
     if job.code:
         spec, notes = _with_code(workspace, spec, notes)
+    has_cache = job.env or bool(job.prewarm)
+    if has_cache:
+        spec, notes = _with_cache(workspace, spec, job_name, job, notes)
     for note in notes:
         say(note)
     spec = replace(spec, notes=tuple(notes), secret_names=tuple(secrets))
-    return runs.start(workspace, spec, secrets=secrets, has_placeholders=True, has_cache=job.env)
+    return runs.start(workspace, spec, secrets=secrets, has_placeholders=True, has_cache=has_cache)
 
 
 def _only_job(workspace: Workspace) -> str:
@@ -148,3 +152,20 @@ def _with_code(workspace: Workspace, spec: RunSpec, notes: list[str]) -> tuple[R
     if code.is_dirty:
         notes = [*notes, f"the code is no clean commit ({code.origin}); the run uses a copy, {code.name}"]
     return replace(spec, code=code.name, code_origin=code.origin), notes
+
+
+def _with_cache(
+    workspace: Workspace, spec: RunSpec, name: str, job: JobConfig, notes: list[str]
+) -> tuple[RunSpec, list[str]]:
+    """An empty live cache gets its snapshot back; what the run finds there is noted."""
+    from opsctl.ops.conditions import conditions
+
+    request = {
+        "env": spec.env,
+        "uses_env": job.env,
+        "job": name,
+        "has_prewarm": bool(job.prewarm),
+        "conditions": conditions(workspace, job) if job.prewarm else {},
+    }
+    found = from_json(StartCache, workspace.client.call("cache-at-start", request))
+    return replace(spec, expect_warm=found.is_warm_expected), [*notes, *found.notes]

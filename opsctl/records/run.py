@@ -47,6 +47,7 @@ class RunSpec:
     restart: Restart = field(default_factory=Restart)
     notify: Notify = field(default_factory=Notify)
     expect_compiled: bool | None = None
+    expect_warm: bool = False  # a prewarm filled its compile cache: nothing should be missing there
     operator: str = ""  # user@host who asked
     why: str = ""
     notes: tuple[str, ...] = ()  # said to the user at start: allow-drift, dirty tree, cold cache

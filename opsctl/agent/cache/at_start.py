@@ -21,14 +21,15 @@ _SHOWN = 3
 def look(call: Call) -> StartCache:
     """The StartCache of request["job"] in request["env"]; request["conditions"] are those of now."""
     call.home.ensure()
-    job, conditions = call.request["job"], {**call.request["conditions"], **machine_conditions()}
+    job, has_prewarm = call.request["job"], bool(call.request["has_prewarm"])
+    conditions = {**call.request["conditions"], **machine_conditions()}
     key = key_for(call.home, env=call.request.get("env", ""), uses_env=call.request.get("uses_env", True))
     live = live_of(call.home, key)
     if listing(live.root):
-        return judge(read_warmed(live).get(job), job, conditions)
+        return judge(read_warmed(live).get(job), job, conditions) if has_prewarm else StartCache()
     record = _fitting(call, job, key)
     if record is None:
-        return StartCache((_none_text(call, job, key),))
+        return StartCache((_none_text(call, job, key),) if has_prewarm else ())
     try:
         found = bring_back(call, record, key, replace=False)
     except OpsctlError as error:
@@ -36,7 +37,7 @@ def look(call: Call) -> StartCache:
         return StartCache((note,))
     restored = f"the compile cache was empty: restored {record.snapshot_id}"
     note = f"{restored} ({found.num_files} files, {found.size_mib:.1f} MiB) in {found.seconds:.1f} s"
-    after = judge(read_warmed(live).get(job), job, conditions)
+    after = judge(read_warmed(live).get(job), job, conditions) if has_prewarm else StartCache()
     return StartCache((note, *after.notes), after.is_warm_expected, record.snapshot_id)
 
 
