@@ -27,6 +27,10 @@ class Home:
         return self.envs / "active"
 
     @property
+    def adopted(self) -> Path:
+        return self.root / "adopted"
+
+    @property
     def code(self) -> Path:
         return self.root / "code"
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from opsctl.ops.env_adopt import AdoptedSet
     from opsctl.ops.env_diff import EnvDiff, FileChange
     from opsctl.records.env import EnvCheck, EnvEntry, PruneOutcome
 
@@ -81,3 +82,21 @@ def diff_text(found: EnvDiff) -> str:
         rows += [f"  and {len(files) - _SHOWN_FILES} more"] if len(files) > _SHOWN_FILES else []
     verdict = "the same" if found.is_same else "they differ"
     return "\n".join([*rows, f"{found.a} -> {found.b}: {verdict}"])
+
+
+def adopted_text(found: AdoptedSet) -> str:
+    """Where the archive lies, what the lock brings back, and what it does not."""
+    one = found.adopted
+    rows = [f"not pinned: {lost.name} {lost.version}: {lost.why}" for lost in found.unpinned]
+    rows += [f"not in the lock: {what}" for what in found.changed]
+    rows += [f"note: {note}" for note in one.notes]
+    size = f"{one.num_files} files, {one.size_mib:.0f} MiB"
+    rows.append(f"saved {one.path} in {one.seconds:.0f} s: {size}, {one.archive_mib:.0f} MiB packed\n{one.archive}")
+    rows.append(f"`opsctl env restore {one.archive_id}` brings it back as it was")
+    total = found.num_pinned + len(found.unpinned)
+    rows.append(f"{found.wanted}: {found.num_pinned} of {total} packages are pinned")
+    if found.lock:
+        rows.append(
+            f"{found.lock}: `opsctl env rebuild {found.lock.rpartition('/')[2].removesuffix('.lock')}` builds it"
+        )
+    return "\n".join(rows)

@@ -30,7 +30,9 @@ class SetOptions:
     python: str = ""  # "3.11"; "" leaves it to the target
     platform: str = ""  # as `uv --python-platform` names it
     torch_backend: str = ""  # cpu, cu130, ...; "" takes torch from the ordinary index
-    direct: tuple[str, ...] = ()  # the distributions that the set asks for by name
+    direct: tuple[str, ...] = ()  # the distributions whose import proves an environment; () = all that the set names
+    is_complete: bool = False  # its rows overrule what distributions ask of each other
+    without: tuple[str, ...] = ()  # distributions that are left out though others ask for them
     set_sha256: str = ""  # of the NAME.in that a lock was made from
 
 
@@ -69,7 +71,7 @@ def normalised(name: str) -> str:
 
 def parse_options(text: str, *, label: str) -> SetOptions:
     """The `# opsctl:` comments of a set or a lock; raises ConfigError naming `label` and line."""
-    known = {"python", "platform", "torch-backend", "direct", "set-sha256"}
+    known = {"python", "platform", "torch-backend", "direct", "complete", "without", "set-sha256"}
     found: dict[str, str] = {}
     for number, row in enumerate(text.splitlines(), start=1):
         match = _OPTION.match(row)
@@ -80,14 +82,21 @@ def parse_options(text: str, *, label: str) -> SetOptions:
                 f"{label}:{number}: unknown option {match['key']!r}", hint=f"known: {', '.join(sorted(known))}"
             )
         found[match["key"]] = match["value"]
-    direct = tuple(filter(None, re.split(r"[,\s]+", found.get("direct", ""))))
+    if found.get("complete", "no") not in ("yes", "no"):
+        raise ConfigError(f"{label}: `complete` is {found['complete']!r}", hint="it is yes or no")
     return SetOptions(
         python=found.get("python", ""),
         platform=found.get("platform", ""),
         torch_backend=found.get("torch-backend", ""),
-        direct=direct,
+        direct=_names(found.get("direct", "")),
+        is_complete=found.get("complete") == "yes",
+        without=_names(found.get("without", "")),
         set_sha256=found.get("set-sha256", ""),
     )
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(filter(None, re.split(r"[,\s]+", value)))
 
 
 def requirement_names(text: str) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ STEERING = (
     "LD_LIBRARY_PATH",
 )
 
+# of the job that builds: the sources as JSON, which come over the FIFO that secrets use
+SOURCES_VARIABLE = "OPSCTL_ENV_SOURCES"
+
 
 @dataclass(frozen=True)
 class EnvRecord:
@@ -114,6 +117,67 @@ class EnvContents:
 
 
 @dataclass(frozen=True)
+class AdoptedDistribution:
+    """One distribution of an environment made by hand."""
+
+    name: str
+    version: str
+    origin: Origin
+    requires: tuple[str, ...] = ()  # names of what it asks for, extras apart
+    edited: tuple[str, ...] = ()  # files that are not what its RECORD says
+    missing: tuple[str, ...] = ()
+    has_record: bool = True  # else nobody can say which files are its own
+
+
+@dataclass(frozen=True)
+class AdoptedArchive:
+    """<id>.json beside the archive of an environment made by hand: enough to check it and to bring it back."""
+
+    archive_id: str
+    path: str  # where the environment lay; its scripts name that place
+    created: float
+    operator: str
+    python: str
+    archive_sha256: str
+    num_files: int
+    size_mib: float  # unpacked
+    files: dict[str, str] = field(default_factory=dict)  # path -> sha256, "-> TEXT" of a link, "/" for a folder
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What is known of an environment made by hand, and where its archive lies."""
+
+    archive_id: str
+    path: str
+    archive: str
+    archive_mib: float
+    num_files: int
+    size_mib: float
+    seconds: float
+    python: str
+    machine: str  # x86_64, aarch64, ...
+    glibc: str  # "2.36"; "" where there is none
+    distributions: tuple[AdoptedDistribution, ...] = ()
+    loose: tuple[str, ...] = ()  # files in site-packages that no distribution owns
+    outside: tuple[str, ...] = ()  # sentences about what it imports from elsewhere
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RestoredArchive:
+    """An environment made by hand that lies in its place again."""
+
+    archive_id: str
+    path: str
+    num_files: int
+    size_mib: float
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RemovedEnv:
     """An environment that a prune removed, or would remove."""
 
@@ -147,12 +211,16 @@ class PruneOutcome:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a rebuild gets its files; credentials may stand in the addresses, so it is never shown."""
+    """Where a rebuild gets its files; credentials may stand in the addresses: never shown, and never on a disk."""
 
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
-    ca_bundle: str = ""
+    ca_bundle: str = ""  # a path on the machine that asks
+    proxy: str = ""
+    no_proxy: str = ""
+    python_mirror: str = ""
+    is_offline: bool = False  # no index, no network: find_links alone
 
 
 @dataclass(frozen=True)
@@ -173,6 +241,7 @@ class EnvRequest:
     label: str  # how messages name that file
     direct: tuple[str, ...] = ()  # distributions to import as proof; () = those that the lock itself names
     sources: Sources = field(default_factory=Sources)
+    ca_pem: str = ""  # certificates that the operator's side brings, instead of those that `sources` name
     tool: Tool | None = None
 
 
@@ -195,9 +264,11 @@ class EnvOutcome:
 class EnvPlan:
     """What a rebuild would do here: nothing, where `outcome` names what stands, or build anew."""
 
-    fingerprint: str
-    python: str
-    platform: str
+    name: str  # the set that was chosen of those asked for
     machine: str  # x86_64, aarch64, ...: which programs run there
+    fingerprint: str = ""
+    python: str = ""  # "" where it has yet to be brought
+    platform: str = ""
+    driver: str = ""  # of NVIDIA; asked for only where it matters
     outcome: EnvOutcome | None = None
     drifted: tuple[EnvCheck, ...] = ()  # environments of this fingerprint that stand and have drifted

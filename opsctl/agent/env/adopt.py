@@ -1,0 +1,153 @@
+"""`env-adopt`: archives an environment made by hand as it is, and tells what it consists of. Changes nothing in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from opsctl.agent import jobs
+from opsctl.agent.cache.archive import gzip_codec, zstd_codec
+from opsctl.agent.env import adopt_look
+from opsctl.agent.env.adopt_archive import Tree, pack, tree
+from opsctl.agent.env.layout import active
+from opsctl.agent.files import write_atomic, write_record
+from opsctl.agent.hashing import digest
+from opsctl.agent.home import Home
+from opsctl.agent.job_start import start_job
+from opsctl.agent.main import agent_argv
+from opsctl.agent.session import Call
+from opsctl.errors import Busy, DiskFull
+from opsctl.records.env import Adopted, AdoptedArchive
+from opsctl.records.run import RunSpec
+
+RUN_NAME = "env-adopt"
+_COMPRESSED_SHARE = 0.2  # no environment gets smaller than that
+
+
+def adopt(call: Call) -> Any:
+    """Start the job that adopts the venv at request["path"]: {"run": RunRecord}; raises UsageError for all else."""
+    call.home.ensure()
+    root = adopt_look.venv_at(str(call.request["path"]), call.home)
+    adopt_look.site_packages(root)
+    plan = call.home.envs / f".adopt-{os.getpid()}.json"
+    body = {"home": str(call.home.root), "operator": call.operator, "path": str(root)}
+    write_atomic(plan, json.dumps(body).encode())
+    argv = (*agent_argv(), "job", "env-adopt", str(plan))
+    spec = RunSpec(RUN_NAME, argv, kind="adopt", operator=call.operator, why=f"env adopt of {root}")
+    try:
+        return {"run": start_job(call, spec)}
+    except BaseException:
+        plan.unlink(missing_ok=True)
+        raise
+
+
+def main(arguments: list[str]) -> int:
+    """`AGENT job env-adopt PLAN`: PLAN holds home, operator and path; it is removed once read."""
+    plan = Path(arguments[0])
+    data = json.loads(plan.read_text())
+    plan.unlink()
+    home, root = Home.at(data["home"]), Path(data["path"])
+    return jobs.run(lambda progress: take(home, root, progress, operator=data["operator"]), folder=Path.cwd())
+
+
+def take(home: Home, root: Path, progress: jobs.Progress, *, operator: str) -> Adopted:
+    """Archive the environment and read it; raises Busy if somebody installs into it meanwhile, or DiskFull."""
+    started = time.monotonic()
+    progress.phase("look", str(root))
+    before = tree(root)
+    _ensure_room(home, before)
+    python, notes = adopt_look.python_of(root)
+    archive, record = _save(home, root, before, python, progress, operator=operator)
+    progress.phase("read", "what it consists of")
+    found, loose = adopt_look.look(root, before, record.files)
+    skipped = [f"{path} is no file, folder or link, and is not archived" for path in before.skipped]
+    libc, version = platform.libc_ver()
+    return Adopted(
+        archive_id=record.archive_id,
+        path=str(root),
+        archive=str(archive),
+        archive_mib=round(archive.stat().st_size / 2**20, 1),
+        num_files=record.num_files,
+        size_mib=record.size_mib,
+        seconds=round(time.monotonic() - started, 1),
+        python=python,
+        machine=platform.machine(),
+        glibc=version if libc == "glibc" else "",
+        distributions=found,
+        loose=adopt_look.shown(loose),
+        outside=adopt_look.outside(root),
+        notes=(*notes, *skipped),
+    )
+
+
+def _ensure_room(home: Home, found: Tree) -> None:
+    needed_mib, free_mib = found.num_bytes * _COMPRESSED_SHARE / 2**20, shutil.disk_usage(home.root).free / 2**20
+    if free_mib < needed_mib:
+        raise DiskFull(
+            f"the archive will need {needed_mib:,.0f} MiB or more, and {home.root} has {free_mib:,.0f} MiB free",
+            hint="free space there, or move `home` of the target to a larger disk; the environment is as it was",
+        )
+
+
+def _save(
+    home: Home, root: Path, before: Tree, python: str, progress: jobs.Progress, *, operator: str
+) -> tuple[Path, AdoptedArchive]:
+    """Write the archive, then the record, which makes it stand."""
+    home.adopted.mkdir(mode=0o700, exist_ok=True)
+    now = time.time()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-.") or "env"
+    archive_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}"
+    here = active(home)
+    codec = zstd_codec((str(root / "bin" / "python"), *((str(here.python),) if here else ()))) or gzip_codec()
+    archive = home.adopted / f"{archive_id}{codec.suffix}"
+    part = archive.with_name(f".{archive.name}.{os.getpid()}.part")
+
+    def told(done: int, total: int) -> None:
+        done_mib, total_mib = done / 2**20, total / 2**20
+        progress.phase("archive", f"{total_mib:.0f} MiB", done=round(done_mib, 1), total=round(total_mib, 1))
+
+    try:
+        files = pack(root, before, part, codec, told=_seldom(told))
+        if not tree(root).same_as(before):
+            raise Busy(
+                f"something changed in {root} while it was archived", hint="try again when nothing installs there"
+            )
+        record = AdoptedArchive(
+            archive_id=archive_id,
+            path=str(root),
+            created=now,
+            operator=operator,
+            python=python,
+            archive_sha256=digest(part),
+            num_files=sum(1 for value in files.values() if value != "/"),
+            size_mib=round(before.num_bytes / 2**20, 1),
+            files=files,
+        )
+        part.replace(archive)
+    finally:
+        part.unlink(missing_ok=True)
+    write_record(record_path(home, archive_id), record)
+    return archive, record
+
+
+def record_path(home: Home, archive_id: str) -> Path:
+    """Where the manifest of this archive lies."""
+    return home.adopted / f"{archive_id}.json"
+
+
+def _seldom(told: Any, *, step_bytes: int = 16 << 20) -> Any:
+    """The same, but at most once for each `step_bytes`."""
+    last = [-step_bytes]
+
+    def tell(done: int, total: int) -> None:
+        if done - last[0] >= step_bytes or done == total:
+            last[0] = done
+            told(done, total)
+
+    return tell

@@ -1,0 +1,93 @@
+"""`env-restore`: an adopted environment back in its place, checked file by file. Overwrites nothing."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import time
+from pathlib import Path
+
+from opsctl.agent.cache.archive import codec_for
+from opsctl.agent.cache.snapshots import SUFFIXES
+from opsctl.agent.env.adopt import record_path
+from opsctl.agent.env.adopt_archive import unpack
+from opsctl.agent.env.layout import active
+from opsctl.agent.files import fsync_folder, read_record
+from opsctl.agent.hashing import digest
+from opsctl.agent.home import Home
+from opsctl.agent.session import Call
+from opsctl.errors import CheckFailed, DiskFull, UsageError
+from opsctl.records.env import AdoptedArchive, RestoredArchive
+
+_SPARE_BYTES = 8 << 20
+
+
+def restore(call: Call) -> RestoredArchive:
+    """Unpack request["archive"] at request["path"] ("" = where it lay); raises UsageError if something stands there."""
+    started = time.monotonic()
+    home = call.home
+    record, archive = _find(home, str(call.request["archive"]))
+    path = Path(str(call.request.get("path") or record.path)).expanduser().absolute()
+    _refuse_taken(path)
+    call.session.progress(f"checking {archive.name}")
+    if digest(archive) != record.archive_sha256:
+        raise CheckFailed(f"{archive} is damaged: its hash is not the one in its manifest")
+    _ensure_room(path, record)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    here = active(home)
+
+    def told(done: int, total: int) -> None:
+        call.session.progress("unpacking", done=done, total=total)
+
+    try:
+        beside.mkdir(mode=0o755)
+        codec = codec_for(archive, (str(here.python),) if here else ())
+        unpack(archive, beside, record.files, codec, total_bytes=int(record.size_mib * 2**20), told=told)
+        os.sync()
+        beside.rename(path)
+        fsync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    moved = (f"it lay at {record.path}: its scripts still name that place",) if str(path) != record.path else ()
+    seconds = round(time.monotonic() - started, 1)
+    return RestoredArchive(record.archive_id, str(path), record.num_files, record.size_mib, seconds, moved)
+
+
+def _refuse_taken(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise UsageError(
+            f"something stands at {path}; nothing was changed", hint="move it away, or name another place with --to"
+        )
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} on the target", hint="make it, or name another with --to")
+
+
+def _ensure_room(path: Path, record: AdoptedArchive) -> None:
+    needed, free = record.size_mib * 2**20 + _SPARE_BYTES, shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise DiskFull(
+            f"{path} will take {needed / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are free",
+            hint="free space there, or name another place with --to",
+        )
+
+
+def _find(home: Home, archive_id: str) -> tuple[AdoptedArchive, Path]:
+    """The archive of this id, or of a unique beginning of it."""
+    known = sorted(path.stem for path in home.adopted.glob("*.json")) if home.adopted.is_dir() else []
+    matches = [name for name in known if name.startswith(archive_id)]
+    chosen = [name for name in matches if name == archive_id] or matches
+    if not archive_id or not chosen:
+        near = difflib.get_close_matches(archive_id, known, n=1, cutoff=0.4)
+        hint = (
+            f"did you mean {near[0]}?" if near else f"there: {', '.join(known) or 'none; `opsctl env adopt` saves one'}"
+        )
+        raise UsageError(f"no adopted environment {archive_id!r} on the target", hint=hint)
+    if len(chosen) > 1:
+        raise UsageError(f"{archive_id!r} is the beginning of {len(chosen)} archives: {', '.join(chosen)}")
+    record = read_record(AdoptedArchive, record_path(home, chosen[0]))
+    archives = [path for suffix in SUFFIXES if (path := home.adopted / f"{chosen[0]}{suffix}").is_file()]
+    if record is None or not archives:
+        raise CheckFailed(f"the archive of {chosen[0]} is not in {home.adopted} any more")
+    return record, archives[0]

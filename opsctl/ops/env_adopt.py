@@ -1,0 +1,267 @@
+"""`env adopt`: saves an environment made by hand, and writes the set and lock that would rebuild it. Never prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.errors import CommandFailed, UsageError
+from opsctl.formats.lockfile import parse_lock
+from opsctl.ops.env_lock import lock
+from opsctl.ops.jobs import OnProgress, follow, unheard
+from opsctl.ops.sets import PinnedSet, pinned_set
+from opsctl.ops.workspace import Workspace
+from opsctl.records.call import from_json
+from opsctl.records.env import Adopted, AdoptedDistribution, RestoredArchive
+from opsctl.records.run import RunRecord
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+# glibc versions that uv has platforms for; the newest that is not newer than the target's is taken
+_MANYLINUX = (17, 28, *range(31, 41))
+_MACHINES = ("x86_64", "aarch64")
+_BACKEND = re.compile(r"\+(?P<backend>cpu|cu\d+|rocm[\d.]+|xpu)$")
+# how uv names a version that is not to be had, all else being equal: every row is pinned and overrules
+_NOT_OFFERED = re.compile(
+    r"Because (?:there is no version of |only [^\n]*? of )?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>[^\n]*)"
+)
+_INSTALLERS = frozenset({"pip", "setuptools", "wheel", "uv"})
+
+
+@dataclass(frozen=True)
+class Unpinned:
+    """A distribution that no lock can bring back, and why; the archive holds it."""
+
+    name: str
+    version: str
+    why: str
+
+
+@dataclass(frozen=True)
+class AdoptedSet:
+    """What became of an environment made by hand: its archive on the target, a set and a lock here."""
+
+    adopted: Adopted
+    wanted: str  # path of NAME.in
+    lock: str
+    num_pinned: int
+    unpinned: tuple[Unpinned, ...] = ()
+    changed: tuple[str, ...] = ()  # sentences about files that were changed by hand, which a rebuild would not bring
+
+
+def adopt(workspace: Workspace, path: str, name: str | None = None, *, on_progress: OnProgress = unheard) -> AdoptedSet:
+    """Archive the environment at `path` on the target, and write env/NAME.in and env/NAME.lock.
+
+    Raises UsageError where there is no virtual environment or the set exists, Busy while somebody installs
+    into it, DiskFull. Once the archive stands, it stays, whatever happens to the lock.
+    """
+    wanted = _new_set(workspace, path, name)
+    run = from_json(RunRecord, workspace.client.call("env-adopt", {"path": path})["run"])
+    on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
+    adopted = from_json(Adopted, follow(workspace, run, on_progress=on_progress))
+    pinned, unpinned = sort(adopted.distributions)
+    on_progress({"text": f"lock: {len(pinned)} packages", "done": None, "total": None})
+    try:
+        unpinned = _lock(workspace, wanted, adopted, pinned, unpinned)
+    except CommandFailed as error:
+        raise CommandFailed(
+            f"the environment is saved in {adopted.archive}, and {wanted.wanted} is written, but could not be locked:"
+            f" {error.message}",
+            hint=f"`opsctl env lock {wanted.name}` tries again; {error.hint}",
+        ) from None
+    pins = parse_lock(wanted.lock.read_text(), label=str(wanted.lock)) if wanted.lock.is_file() else ()
+    lock_path = str(wanted.lock) if pins else ""
+    return AdoptedSet(adopted, str(wanted.wanted), lock_path, len(pins), unpinned, changed_by_hand(adopted))
+
+
+def restore(
+    workspace: Workspace, archive_id: str, path: str = "", *, on_progress: OnProgress = unheard
+) -> RestoredArchive:
+    """Unpack an adopted environment where it lay, or at `path`; raises UsageError where something stands there."""
+    request = {"archive": archive_id, "path": path}
+    return from_json(RestoredArchive, workspace.client.call("env-restore", request, on_progress=on_progress))
+
+
+def _new_set(workspace: Workspace, path: str, name: str | None) -> PinnedSet:
+    chosen = name or re.sub(r"[^A-Za-z0-9._-]+", "-", Path(path).name).strip("-._") or "adopted"
+    if not _NAME.match(chosen):
+        raise UsageError(f"{chosen!r} is no name for a set", hint="letters, digits, dot, dash and underscore")
+    wanted = pinned_set(workspace, chosen)
+    for file in (wanted.wanted, wanted.lock):
+        if file.exists():
+            raise UsageError(f"{file} exists; nothing was changed", hint="`--name` gives the set another name")
+    if not wanted.folder.is_dir():
+        wanted.folder.mkdir(parents=True)
+    return wanted
+
+
+def _lock(
+    workspace: Workspace,
+    wanted: PinnedSet,
+    adopted: Adopted,
+    pinned: list[AdoptedDistribution],
+    unpinned: tuple[Unpinned, ...],
+) -> tuple[Unpinned, ...]:
+    """Write set and lock; what no index offers in that very version joins the unpinned."""
+    while True:
+        _write(wanted.wanted, set_text(adopted, pinned, unpinned, target=workspace.target.name))
+        if not pinned:
+            return unpinned
+        try:
+            lock(workspace, wanted.name)
+        except CommandFailed as error:
+            name = not_offered(error.message, {one.name for one in pinned})
+            if not name:
+                raise
+            lost = next(one for one in pinned if one.name == name)
+            pinned = [one for one in pinned if one is not lost]
+            unpinned = (*unpinned, Unpinned(lost.name, lost.version, "no index or folder offers this version"))
+            continue
+        other = _other_files(wanted, pinned)
+        if not other:
+            return unpinned
+        pinned = [one for one in pinned if one.name not in other]
+        unpinned = (*unpinned, *other.values())
+        wanted.lock.unlink()
+
+
+def _other_files(wanted: PinnedSet, pinned: Iterable[AdoptedDistribution]) -> dict[str, Unpinned]:
+    """Local wheels whose hash is not among those that the index offers for their version."""
+    hashes = {pin.name: set(pin.hashes) for pin in parse_lock(wanted.lock.read_text(), label=str(wanted.lock))}
+    return {
+        one.name: Unpinned(one.name, one.version, f"a local wheel ({one.origin.url}), and the index has another of it")
+        for one in pinned
+        if one.origin.kind == "file" and f"sha256:{one.origin.sha256}" not in hashes.get(one.name, set())
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+# --- pure ------------------------------------------------------------------------------------------
+
+
+def sort(found: Iterable[AdoptedDistribution]) -> tuple[list[AdoptedDistribution], tuple[Unpinned, ...]]:
+    """What an index may have, and what it cannot have; a local wheel with a hash may be the index's own file."""
+    pinned: list[AdoptedDistribution] = []
+    unpinned: list[Unpinned] = []
+    for one in found:
+        if why := unpinnable(one):
+            unpinned.append(Unpinned(one.name, one.version, why))
+        else:
+            pinned.append(one)
+    return pinned, tuple(unpinned)
+
+
+def unpinnable(one: AdoptedDistribution) -> str:
+    """Why a lock cannot name this distribution, "" if it may."""
+    origin = one.origin
+    if not one.version:
+        return "it says no version"
+    if origin.kind == "index" or (origin.kind == "file" and origin.sha256):
+        return ""
+    words = {
+        "file": "a local wheel whose hash nobody kept",
+        "folder": "built from a local folder",
+        "editable": "an editable install",
+        "url": "installed from an address, not from an index",
+        "unknown": "of unknown origin",
+    }
+    return f"{words.get(origin.kind, f'a {origin.kind} checkout')}: {origin.url}"
+
+
+def not_offered(text: str, names: set[str]) -> str:
+    """The one of `names` that uv could not find, as its message says; "" if it says something else.
+
+    >>> not_offered("  cause: Because there is no version of a==7 and you require a==7, ...", {"a", "b"})
+    'a'
+    """
+    if "No solution found" not in text:
+        return ""
+    for match in _NOT_OFFERED.finditer(text):
+        if match["name"] in names:
+            return match["name"]
+    return ""
+
+
+def changed_by_hand(adopted: Adopted) -> tuple[str, ...]:
+    """A sentence for each thing in an environment that no lock describes."""
+    found = []
+    for one in adopted.distributions:
+        if one.edited:
+            more = f" and {len(one.edited) - 3} more" if len(one.edited) > 3 else ""
+            found.append(f"{one.name} {one.version} was edited: {', '.join(one.edited[:3])}{more}")
+        if one.missing:
+            found.append(f"{one.name} {one.version} lacks {', '.join(one.missing[:3])}")
+    if adopted.loose:
+        more = f" and {len(adopted.loose) - 5} more" if len(adopted.loose) > 5 else ""
+        found.append(f"files of no distribution: {', '.join(adopted.loose[:5])}{more}")
+    return (*found, *adopted.outside)
+
+
+def set_text(
+    adopted: Adopted, pinned: Iterable[AdoptedDistribution], unpinned: Iterable[Unpinned], *, target: str
+) -> str:
+    """NAME.in: every distribution in its version, and in comments what cannot be had again."""
+    rows = sorted(pinned, key=lambda one: one.name)
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    text = [f"# Adopted on {day} from {adopted.path} on {target}; {adopted.archive} there holds it as it was."]
+    text.append("# `opsctl env lock` writes the lock from this file.")
+    text.append(f"# opsctl: python = {'.'.join(adopted.python.split('.')[:2])}")
+    text += _option("platform", platform_of(adopted.machine, adopted.glibc))
+    text += _option("torch-backend", torch_backend(rows))
+    text.append("# opsctl: complete = yes")
+    text += _option("without", " ".join(absent(rows)))
+    text += _option("direct", " ".join(roots(rows)))
+    text += [f"{one.name}{_equals(one.version)}{one.version}" for one in rows]
+    text += [f"# not pinned: {one.name} {one.version}: {one.why}" for one in unpinned]
+    return "\n".join(text) + "\n"
+
+
+def _equals(version: str) -> str:
+    """`===` where `==` would also take a local build: 2.13.0+cpu for 2.13.0."""
+    return "==" if "+" in version else "==="
+
+
+def _option(key: str, value: str) -> list[str]:
+    return [f"# opsctl: {key} = {value}"] if value else []
+
+
+def platform_of(machine: str, glibc: str) -> str:
+    """The platform that uv is to lock for, "" where it has no name for it.
+
+    >>> platform_of("x86_64", "2.29"), platform_of("aarch64", "2.99"), platform_of("mips", "2.31")
+    ('x86_64-manylinux_2_28', 'aarch64-manylinux_2_40', '')
+    """
+    numbers = re.match(r"2\.(\d+)", glibc)
+    fitting = [minor for minor in _MANYLINUX if numbers and minor <= int(numbers[1])]
+    return f"{machine}-manylinux_2_{fitting[-1]}" if fitting and machine in _MACHINES else ""
+
+
+def torch_backend(found: Iterable[AdoptedDistribution]) -> str:
+    """Which of PyTorch's own indexes torch came from, as its version tells; "" for the ordinary one."""
+    version = next((one.version for one in found if one.name == "torch"), "")
+    match = _BACKEND.search(version)
+    return match["backend"] if match else ""
+
+
+def absent(found: Iterable[AdoptedDistribution]) -> tuple[str, ...]:
+    """What others ask for and is not among them."""
+    everything = list(found)
+    names = {one.name for one in everything}
+    return tuple(sorted({name for one in everything for name in one.requires} - names))
+
+
+def roots(found: Iterable[AdoptedDistribution]) -> tuple[str, ...]:
+    """What nobody else asks for, installers apart: importing these proves the rest."""
+    everything = list(found)
+    asked = {name for one in everything for name in one.requires if name != one.name}
+    return tuple(one.name for one in everything if one.name not in asked | _INSTALLERS) or tuple(
+        one.name for one in everything
+    )
