@@ -15,6 +15,14 @@ SLOW, SAME = 1.3, 1.15
 STORM_PLACES, STORM_COUNT = 5, 12
 PREFERENCE = ("recompile_limit", "suppress_errors", "flex_unfused", "graph_break")
 RISES = 3
+# what a cause means that was lost; the causes of these findings are words of the causes table
+LOST = {
+    **dict.fromkeys(("recompiled", "recompile_limit", "graph_break", "suppress_errors", "flex_unfused"), "compilation"),
+    **dict.fromkeys(("memory_sawtooth", "cold_start"), "compilation"),
+    **dict.fromkeys(("cudagraph_skipped", "cudagraph_rerecord"), "CUDA graphs"),
+}
+_LOST_BY = {"recompiles": "recompiled", "graph_breaks": "graph_break", "cudagraph_skips": "cudagraph_skipped"}
+_COLD = ("fx_misses", "aot_misses", "fx_bypasses", "aot_bypasses", "compiler_starts")
 
 
 @dataclass
@@ -26,14 +34,25 @@ class Compiling:
     rises: dict[str, int] = field(default_factory=dict)
     rose_at: dict[str, int] = field(default_factory=dict)
 
-    def count(self, counters: dict[str, int], rows: int) -> None:
-        """Fold in the counters of one metrics row."""
+    def count(self, counters: dict[str, int], rows: int) -> tuple[tuple[str, str], ...]:
+        """Fold in the counters of one metrics row; returns what they say was lost: causes with their evidence."""
+        lost = [("cold_start", text)] if (text := self._cold(counters)) else []
         for name, value in counters.items():
-            rose = value > self.counters.get(name, value)
+            before = self.counters.get(name, value)
             self.counters[name] = value
-            if rose and rows >= WARM_ROWS:
+            if value > before and rows >= WARM_ROWS:
                 self.rises[name] = self.rises.get(name, 0) + 1
                 self.rose_at[name] = rows
+                if name in _LOST_BY:
+                    lost.append((_LOST_BY[name], f"torch's own counter {name} rose from {before} to {value}"))
+        return tuple(lost)
+
+    def _cold(self, counters: dict[str, int]) -> str:
+        """What was compiled although the cache should have had it, "" for nothing."""
+        if not self.context.warm_expected:
+            return ""
+        missed = [f"{name} {counters[name]}" for name in _COLD if counters.get(name, 0) > self.counters.get(name, 0)]
+        return f"the run was expected to start warm: {', '.join(missed)}" if missed else ""
 
 
 def opinion(compiling: Compiling, words: Words, progress: Progress, gpus: Gpus) -> Opinion | None:

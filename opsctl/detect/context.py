@@ -22,6 +22,7 @@ class Context:
 
     compile_expected: bool | None = None
     cudagraphs_expected: bool | None = None
+    warm_expected: bool = False  # a prewarm filled the compile cache: nothing should be missing there
     gpus: tuple[int, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     gpu_bus_ids: tuple[str, ...] = ()

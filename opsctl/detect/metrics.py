@@ -10,7 +10,10 @@ from typing import Any
 from opsctl.detect.steps import MAX_COUNT, StepRow
 
 HUGE = 1e300  # JSON has integers that no float holds
-COUNTERS = ("recompiles", "graph_breaks", "cudagraph_skips")
+COUNTERS = (
+    *("recompiles", "graph_breaks", "cudagraph_skips"),
+    *("fx_misses", "aot_misses", "fx_bypasses", "aot_bypasses", "compiler_starts"),  # of the compile cache
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 
 from opsctl.detect import ending, metrics, rows, rules, running
+from opsctl.detect.compiling import LOST
 from opsctl.detect.context import Baseline as Baseline  # a part of this module's interface, as are the next two
 from opsctl.detect.context import Context as Context
 from opsctl.detect.context import Opinion
@@ -56,6 +57,12 @@ def observe(state: State, event: Event) -> tuple[State, tuple[Finding, ...]]:
     elif isinstance(event, End):
         state.end = event
     return state, _news(state)
+
+
+def settle(state: State, time: float) -> State:
+    """Take what was read so far for old: only from `time` on are rows seen as they come."""
+    state.progress.settle(time)
+    return state
 
 
 def baseline(state: State) -> Baseline:
@@ -112,10 +119,10 @@ def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
     progress.hear(line.time)
     if found.phase:
         progress.enter(found.phase, line.time)
-    state.compiling.count(found.counters, progress.num_rows)
+    lost = _lost_findings(state, state.compiling.count(found.counters, progress.num_rows), line.time)
     if found.row.kind == "train" and found.row.step is not None and progress.observe(found.row, _written(found, line)):
-        return _stepped(state, found.row)
-    return ()
+        return (*lost, *_stepped(state, found.row))
+    return lost
 
 
 def _written(found: metrics.MetricsRow, line: Line) -> float:
@@ -239,6 +246,15 @@ def _hit_finding(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
     ]
 
 
+def _lost_findings(state: State, lost: tuple[tuple[str, str], ...], time: float) -> tuple[Finding, ...]:
+    """What torch's own counters say was lost, at the first time and at every tenfold number of times."""
+    return tuple(
+        Finding(time, cause, "warning", f"{LOST[cause]} lost: {rules.meaning(cause)}", (evidence,), rules.advice(cause))
+        for cause, evidence in lost
+        if state.compiling.context.compile_expected is not False and _tell(state, f"counter {cause}")
+    )
+
+
 def _kernel_finding(state: State, event: KernelEvent) -> tuple[Finding, ...]:
     if event.is_own is False or not event.cause or not _tell(state, f"kernel {event.cause} {event.xid}"):
         return ()
@@ -260,7 +276,8 @@ def _news(state: State) -> tuple[Finding, ...]:
 
 
 def _verdict_finding(state: State, opinion: Opinion, severity: str) -> Finding:
-    summary = f"{opinion.verdict.replace('_', ' ')}: {rules.meaning(opinion.cause)}"
+    lost = f" ({LOST[opinion.cause]} lost)" if opinion.cause in LOST else ""
+    summary = f"{opinion.verdict.replace('_', ' ')}: {rules.meaning(opinion.cause)}{lost}"
     advice = opinion.advice or rules.advice(opinion.cause)
     finding = Finding(state.now, opinion.cause, severity, summary, opinion.evidence, advice)
     root = state.words.root(state.progress.num_rows)

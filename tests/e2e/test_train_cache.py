@@ -79,3 +79,23 @@ def test_a_changed_recipe_is_named_before_the_start(trained: Caches) -> None:
     assert spec["notes"] == [
         "since the compile cache was warmed for small, this changed: variable OMP_NUM_THREADS (nothing then, 2 now)"
     ]
+
+
+TOLD = (
+    COMPILE
+    + """
+row = {"phase": "compile", "step": 0, "fx_misses": made, "aot_misses": 0}
+pathlib.Path("metrics.jsonl").write_text(json.dumps(row) + chr(10))
+"""
+)
+
+
+def test_a_cold_start_where_a_warm_one_was_expected_is_a_finding(trained: Caches) -> None:
+    words = [sys.executable, "-c", COMPILE]
+    trained.configure(small={"command": [sys.executable, "-c", TOLD], "prewarm": words})
+    shutil.rmtree(trained.folder() / "triton/ab")
+    spec, result = _start(trained, "one")
+    assert (spec["expect_warm"], result["fx_misses"]) == (True, 1)
+    (found,) = next(trained.home.glob("runs/one-*/findings.jsonl")).read_text().splitlines()
+    assert json.loads(found)["cause"] == "cold_start"
+    assert "fx_misses 1" in json.loads(found)["evidence"][0]

@@ -23,7 +23,13 @@ OnChange = Callable[[Verdict, Verdict | None], None]
 
 def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...], pid: int) -> watcher.Context:
     """What is known about a job before it says anything itself."""
-    return watcher.Context(compile_expected=spec.expect_compiled, gpus=spec.gpus, gpu_uuids=gpu_uuids, pid=pid)
+    return watcher.Context(
+        compile_expected=spec.expect_compiled,
+        warm_expected=spec.expect_warm,
+        gpus=spec.gpus,
+        gpu_uuids=gpu_uuids,
+        pid=pid,
+    )
 
 
 def _write_quickly(path: Path, data: bytes) -> None:

@@ -119,3 +119,38 @@ def test_lost_cuda_graphs_are_degraded_not_eager() -> None:
     watch.line("skipping cudagraphs due to mutated inputs (2 instances). Found from :")
     watch.steps(20)
     assert watch.pair == ("degraded", "cudagraph_skipped")
+
+
+def test_one_recompile_after_warm_up_is_a_finding_that_says_what_was_lost() -> None:
+    watch = Watching(compile_expected=True)
+    for step in range(1, 31):
+        watch.metrics(step=step, loss=2.0, recompiles=1 if step < 25 else 2, cudagraph_skips=0)
+    (found,) = watch.findings
+    assert (found.cause, found.severity, found.summary.split(":")[0]) == ("recompiled", "warning", "compilation lost")
+    assert "from 1 to 2" in found.evidence[0]
+    watch.metrics(step=31, loss=2.0, recompiles=2, cudagraph_skips=4)
+    assert watch.findings[-1].summary == "CUDA graphs lost: CUDA graphs are not used"
+
+
+def test_recompiles_while_a_run_warms_up_are_no_finding() -> None:
+    watch = Watching(compile_expected=True)
+    for step in range(1, 15):
+        watch.metrics(step=step, loss=2.0, recompiles=step)
+    assert watch.findings == []
+
+
+@pytest.mark.parametrize(("expected", "causes"), [(True, ["cold_start"]), (False, [])])
+def test_a_cold_start_is_a_finding_where_a_warm_one_was_expected(expected: bool, causes: list[str]) -> None:
+    watch = Watching(compile_expected=True, warm_expected=expected)
+    watch.metrics(phase="compile", step=0, fx_hits=3, fx_misses=2, aot_misses=0, compiler_starts=1)
+    watch.metrics(phase="compile", step=0, fx_hits=3, fx_misses=2, aot_misses=0, compiler_starts=1)
+    assert [finding.cause for finding in watch.findings] == causes
+    if expected:
+        assert watch.findings[0].evidence == ("the run was expected to start warm: fx_misses 2, compiler_starts 1",)
+        assert "cache explain" in watch.findings[0].advice
+
+
+def test_a_warm_start_is_no_finding() -> None:
+    watch = Watching(compile_expected=True, warm_expected=True)
+    watch.metrics(phase="compile", step=0, fx_hits=5, fx_misses=0, aot_misses=0, compiler_starts=0)
+    assert watch.findings == []
