@@ -144,6 +144,9 @@ class EnvConfig(Section):
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     ca_bundle: str | None = None
+    proxy: str | None = None
+    no_proxy: tuple[str, ...] = ()
+    python_mirror: str | None = None
     keep: Annotated[int, Field(ge=1)] = 3
 
 

@@ -9,11 +9,16 @@ from opsctl.records.call import to_json
 from opsctl.records.run import RunRecord, RunSpec
 
 
-def start_job(call: Call, spec: RunSpec, *, has_placeholders: bool = False) -> RunRecord:
-    """The run of this job, once its process is there; raises Busy while one of its name goes on."""
+def start_job(
+    call: Call, spec: RunSpec, *, has_placeholders: bool = False, secrets: dict[str, str] | None = None
+) -> RunRecord:
+    """The run of this job, once its process is there; raises Busy while one of its name goes on.
+
+    `secrets` are ours to give; without them, those that the spec names come from the client.
+    """
     call.request = {"spec": to_json(spec), "placeholders": has_placeholders}
     try:
-        return start(call)
+        return start(call, secrets)
     except Busy as error:
         hint = f"`opsctl train logs -f {spec.name}` shows how it comes along, `opsctl train stop {spec.name}` ends it"
         raise Busy(error.message, hint=hint) from None

@@ -31,8 +31,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _GPU_LOCK_WAIT_S = 60.0
 
 
-def start(call: Call) -> RunRecord:
-    """Start the run that the request's `spec` describes; secrets come after it and stay off the disk.
+def start(call: Call, secrets: dict[str, str] | None = None) -> RunRecord:
+    """Start the run that the request's `spec` describes; secrets come after it, unless given, and stay off the disk.
 
     Raises Busy (name or GPU taken), UsageError, MissingTool, and what kept the job from starting.
     """
@@ -40,7 +40,7 @@ def start(call: Call) -> RunRecord:
     check(spec)
     spec = locate(call.home, spec, has_cache=bool(call.request.get("cache")))
     tmux.require_tmux()
-    secrets = _receive_secrets(call, spec)
+    secrets = _receive_secrets(call, spec) if secrets is None else secrets
     call.home.ensure()
     lock = call.home.locks / f"run-{spec.name}.lock"
     with held(lock, operator=call.operator, why=f"start of run {spec.name}"):

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opsctl import ui
-from opsctl.cli.env_view import check_text, diff_text, pruned_text, row
+from opsctl.cli.env_view import adopted_text, check_text, diff_text, pruned_text, row
 from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
 from opsctl.cli.progress import teller
 from opsctl.records.call import to_json
 
 if TYPE_CHECKING:
-    from opsctl.ops.env import Rebuilt
     from opsctl.ops.env_lock import LockResult
+    from opsctl.ops.env_rebuild import Rebuilt
 
 env = noun("env", "Pin environments, rebuild them, and see that nobody changed them.")
 
 SetName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The pinned set; default: env.name.")]
+SetOrAuto = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The pinned set, or auto: the driver chooses; default: env.name.")
+]
 _SIDE = "A lock file, a set, the id of an environment, active, TARGET: or TARGET:ID."
 EnvId = Annotated[str, typer.Argument(metavar="[ID]", help="Id of an environment, or its beginning; default: active.")]
 
@@ -59,7 +62,7 @@ def _lock_text(found: LockResult) -> str:
 
 @env.command()
 def rebuild(
-    name: SetName = None,
+    name: SetOrAuto = None,
     config: ConfigPath = None,
     target: TargetName = None,
     as_json: Json = False,
@@ -70,7 +73,7 @@ def rebuild(
 
     Example: opsctl env rebuild
     """
-    from opsctl.ops.env import rebuild as build
+    from opsctl.ops.env_rebuild import rebuild as build
 
     found = build(workspace(config, target), name, on_progress=teller(quiet=as_json))
     if as_json:
@@ -226,3 +229,48 @@ def export(
         ui.say(f"{output}: {found.text.count(chr(10))} rows")
     else:
         ui.text(found.text.rstrip())
+
+
+@env.command()
+def adopt(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The virtual environment's folder on the target.")],
+    name: Annotated[str | None, typer.Option("--name", help="Name of the new set; default: the folder's.")] = None,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Save a virtual environment made by hand in an archive, and write the set and lock that would rebuild it.
+
+    What no lock can bring back is named: local wheels, git checkouts, editable installs, edited files.
+
+    Example: opsctl env adopt /root/venv --name works
+    """
+    from opsctl.ops.env_adopt import adopt as save
+
+    found = save(workspace(config, target), path, name, on_progress=teller(quiet=as_json))
+    ui.document(found) if as_json else ui.text(adopted_text(found))
+
+
+@env.command()
+def restore(
+    archive: Annotated[str, typer.Argument(metavar="ARCHIVE", help="Id of an adopted environment, or its beginning.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Unpack here; default: where it lay.")] = "",
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Bring an adopted environment back where it lay, every file checked; nothing that stands there is touched.
+
+    Example: opsctl env restore venv-20261129-201500
+    """
+    from opsctl.ops.env_adopt import restore as bring_back
+
+    found = bring_back(workspace(config, target), archive, to, on_progress=teller(quiet=as_json))
+    if as_json:
+        ui.document(found)
+        return
+    for note in found.notes:
+        ui.say(f"note: {note}")
+    ui.text(
+        f"{found.archive_id}: {found.num_files} files, {found.size_mib:.0f} MiB, in {found.seconds:.1f} s\n{found.path}"
+    )

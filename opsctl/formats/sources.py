@@ -1,4 +1,4 @@
-"""Where distributions come from, as options for uv, and what uv's failures mean. Looks at folders, runs nothing.
+"""Where distributions come from, as variables for uv, and what uv's failures mean. Looks at folders, runs nothing.
 
 Shared by `env lock` (the operator's side) and `env rebuild` (the target); shipped inside the agent.
 """
@@ -6,12 +6,18 @@ Shared by `env lock` (the operator's side) and `env rebuild` (the target); shipp
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from opsctl.errors import CommandFailed, DiskFull, OpsctlError
 from opsctl.records.env import Sources
 
 _TAIL_ROWS = 25
+_PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+_SOURCE_VARIABLES = (
+    *("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"),
+    *("UV_FIND_LINKS", "UV_TORCH_BACKEND"),
+)
 _CREDENTIALS = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s@]+@")
 _HASH_MISMATCH = re.compile(
     r"Hash mismatch for `?(?P<what>[^`\s]+)`?.*?Expected:\s*(?P<expected>.*?)\s*Computed:\s*(?P<found>\S+:\S+)", re.S
@@ -33,9 +39,10 @@ def _first_of(environment: dict[str, str], *names: str) -> str:
 
 def with_environment(sources: Sources, environment: dict[str, str]) -> Sources:
     """The sources, completed from uv's and pip's variables where the configuration is silent."""
-    extra = _first_of(environment, "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL").split()
+    extra = _first_of(environment, "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL").split()
     links = _first_of(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS").replace(",", " ").split()
-    return Sources(
+    return replace(
+        sources,
         index_url=sources.index_url or _first_of(environment, "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"),
         extra_index_urls=sources.extra_index_urls or tuple(extra),
         find_links=sources.find_links or tuple(links),
@@ -58,22 +65,37 @@ def _holds_torch(folders: tuple[Path, ...], version: str, backend: str) -> bool:
     return any(next(folder.glob(pattern), None) for folder in folders)
 
 
-def source_options(sources: Sources, *, torch_backend: str = "", torch_version: str = "") -> tuple[str, ...]:
-    """The options that say where files come from.
+def _link(link: str) -> str:
+    """A find-links entry as uv's variable takes it: a comma there would part two entries."""
+    return link if "://" in link else Path(link).expanduser().absolute().as_uri()
+
+
+def source_variables(sources: Sources, *, torch_backend: str = "", torch_version: str = "") -> dict[str, str]:
+    """uv's variables that say where files come from; not options, which every user of the machine could read.
 
     torch's own index is left out when a find-links folder has the wheel: of `torch_version` once it
     is locked, of any version for `torch_backend` before.
     """
-    options: list[str] = []
-    if sources.index_url:
-        options += ["--default-index", sources.index_url]
-    for url in sources.extra_index_urls:
-        options += ["--index", url]
-    for link in sources.find_links:
-        options += ["--find-links", link]
-    if torch_backend and not _holds_torch(local_folders(sources.find_links), torch_version, torch_backend):
-        options += ["--torch-backend", torch_backend]
-    return tuple(options)
+    has_torch = _holds_torch(local_folders(sources.find_links), torch_version, torch_backend)
+    found = {
+        "UV_OFFLINE": "1" if sources.is_offline else "",
+        "UV_DEFAULT_INDEX": "" if sources.is_offline else sources.index_url,
+        "UV_INDEX": "" if sources.is_offline else " ".join(sources.extra_index_urls),
+        "UV_FIND_LINKS": ",".join(map(_link, sources.find_links)),
+        "UV_TORCH_BACKEND": "" if has_torch or sources.is_offline else torch_backend,
+        "UV_PYTHON_INSTALL_MIRROR": sources.python_mirror,
+        "SSL_CERT_FILE": sources.ca_bundle,
+        **dict.fromkeys(_PROXY_VARIABLES, sources.proxy),
+        "NO_PROXY": sources.no_proxy,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def uv_environment(variables: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
+    """What uv is started with: where files come from is as `variables` say, and only there."""
+    overruled = {name.lower() for name in variables} | {name.lower() for name in _SOURCE_VARIABLES}
+    kept = {name: value for name, value in inherited.items() if name.lower() not in overruled}
+    return {**kept, **variables, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
 def failure(text: str, status: int, *, doing: str) -> OpsctlError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from opsctl.errors import Busy, CommandFailed, ContainerMissing, MissingTool, UsageError
 from opsctl.ops.doctor import container_checks
+from opsctl.ops.sets import pinned_set
 from opsctl.ops.workspace import Workspace
 from opsctl.records.doctor import Check
 from opsctl.target.command import Argv, shell_words
@@ -65,7 +66,8 @@ def build(workspace: Workspace, *, say: Say = lambda _: None) -> BuildReport:
     from opsctl.target.engine import engine
 
     started = time.monotonic()
-    settings, name = workspace.config.docker, workspace.config.env.name
+    settings = workspace.config.docker
+    name = settings.build_args.get("ENV_NAME") or pinned_set(workspace, None).name
     with engine(workspace.target) as client:
         image_id = docker_container.build(client, workspace.folder, settings, env_name=name, say=say)
     return BuildReport(settings.image, image_id, time.monotonic() - started)

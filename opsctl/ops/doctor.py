@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from opsctl.errors import ConfigError, ContainerMissing, Disconnected, MissingTool, OpsctlError, TimedOut, Unreachable
+from opsctl.formats.drivers import AUTO, cuda_of
 from opsctl.formats.lockfile import SetOptions, parse_lock, parse_options
 from opsctl.ops import doctor_checks, doctor_gpu_checks
 from opsctl.ops.doctor_checks import Need
-from opsctl.ops.doctor_gpu_checks import cuda_of
+from opsctl.ops.doctor_compile_checks import NOT_REACHED, compile_checks
 from opsctl.ops.sets import pinned_set
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json
@@ -61,9 +62,15 @@ class DoctorReport:
         return all(check.ok is not False for check in self.checks)
 
 
-def doctor(workspace: Workspace) -> DoctorReport:
-    """Check the workspace's target; what cannot be reached is a check that says no, not an error."""
-    return DoctorReport(workspace.target.name, workspace.target.label, tuple(_checks(workspace)))
+def doctor(workspace: Workspace, *, deep: bool = False) -> DoctorReport:
+    """Check the workspace's target; what cannot be reached is a check that says no, not an error.
+
+    `deep` also asks the active environment's torch in which state it compiles, which takes some seconds.
+    """
+    checks = tuple(_checks(workspace))
+    if deep:
+        checks += compile_checks(workspace) if all(one.ok for one in checks[:2]) else (NOT_REACHED,)
+    return DoctorReport(workspace.target.name, workspace.target.label, checks)
 
 
 def _checks(workspace: Workspace) -> Iterator[Check]:
@@ -84,6 +91,8 @@ def _wanted(workspace: Workspace) -> tuple[SetOptions, Need, Check]:
     gpus = tuple(sorted({gpu for job in workspace.config.jobs.values() for gpu in job.gpus}))
     kind = workspace.target.container.label.partition(" ")[0]
     need = Need(env=name, gpus=gpus, container=kind)
+    if name == AUTO:
+        return SetOptions(), need, Check("set", True, "auto: the driver chooses when an environment is built")
     try:
         files = pinned_set(workspace, None)
         text, label = files.lock_text(), str(files.lock)

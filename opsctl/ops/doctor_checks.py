@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from opsctl.formats.drivers import version_tuple
 from opsctl.records.doctor import Check, TargetFacts
 
 CLOCK_LIMIT_S = 2.0
@@ -29,16 +29,6 @@ class Need:
     @property
     def wants_gpus(self) -> bool:
         return bool(self.cuda or self.gpus)
-
-
-def version_tuple(text: str) -> tuple[int, ...]:
-    """The numbers of a version, to compare by.
-
-    >>> version_tuple("tmux 3.3a") < version_tuple("580.65.06")
-    True
-    """
-    match = re.search(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
 def clock(facts: TargetFacts, need: Need) -> Check:

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
-from opsctl.formats.lockfile import Pin
-from opsctl.ops.doctor_checks import Need, version_tuple
+from opsctl.formats.drivers import oldest_driver, runs
+from opsctl.ops.doctor_checks import Need
 from opsctl.records.doctor import Check, TargetFacts
 from opsctl.records.events import GpuSample
 
 SLOW_SMI_S = 5.0
 FOREIGN_LIMIT_MIB = 500.0
-# CUDA's major version -> the oldest driver that runs it (NVIDIA's table of minor version compatibility)
-MIN_DRIVER = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
-
-
-def cuda_of(pins: tuple[Pin, ...]) -> str:
-    """The CUDA version that a lock's torch is built for, "" for none.
-
-    >>> cuda_of((Pin("nvidia-cuda-runtime", "13.0.96", (), 1), Pin("torch", "2.13.0", (), 2)))
-    '13.0'
-    """
-    for pin in pins:
-        if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", pin.name):
-            return ".".join(pin.version.split(".")[:2])
-    local = next((pin.version.partition("+")[2] for pin in pins if pin.name == "torch"), "")
-    match = re.fullmatch(r"cu(\d+)(\d)", local)
-    return f"{match[1]}.{match[2]}" if match else ""
 
 
 def gpus(facts: TargetFacts, need: Need) -> Check:
@@ -89,9 +71,10 @@ def driver(facts: TargetFacts, need: Need) -> Check:
     if library and library != kernel:
         todo = "give the container the host's version of the driver's libraries; on a host, reboot after the update"
         return Check("driver", False, found, todo)
-    oldest = MIN_DRIVER.get(need.cuda.split(".")[0], "")
-    if oldest and version_tuple(kernel) < version_tuple(oldest):
-        todo = f"update the driver to {oldest} or newer, or choose a set for an older CUDA (`env.name`)"
+    if not runs(kernel, need.cuda):
+        todo = (
+            f"update the driver to {oldest_driver(need.cuda)} or newer, or choose a set for an older CUDA (`env.name`)"
+        )
         return Check("driver", False, f"{found}, too old for CUDA {need.cuda}", todo)
     if need.cuda and not library:
         return Check("driver", False, f"{found}, but no libcuda", _no_smi(facts, need))

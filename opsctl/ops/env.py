@@ -1,27 +1,14 @@
-"""Environments on a target: rebuild, verify, list, activate. Locking is in `env_lock`. Never prints."""
+"""Environments on a target: verify, list, activate, prune; `env_rebuild` builds them. Never prints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from opsctl.formats.lockfile import parse_lock, parse_options, requirement_names
-from opsctl.ops.jobs import OnProgress, follow, unheard
-from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
-from opsctl.ops.tools import LocalTool, bring, uv_for
+from opsctl.ops.jobs import OnProgress, unheard
 from opsctl.ops.workspace import Workspace
-from opsctl.records.call import from_json, to_json
-from opsctl.records.env import STEERING, EnvCheck, EnvContents, EnvEntry, EnvOutcome, EnvPlan, EnvRequest, PruneOutcome
-from opsctl.records.run import RunRecord
-
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """How a rebuild ended, and what is worth saying about it."""
-
-    outcome: EnvOutcome
-    run_id: str = ""
-    notes: tuple[str, ...] = ()
+from opsctl.records.call import from_json
+from opsctl.records.env import STEERING, EnvCheck, EnvContents, EnvEntry, PruneOutcome
 
 
 @dataclass(frozen=True)
@@ -32,56 +19,6 @@ class Activated:
     path: str
     before: str
     check: EnvCheck
-
-
-def _request(workspace: Workspace, wanted: PinnedSet) -> EnvRequest:
-    text = wanted.lock_text()
-    parse_lock(text, label=str(wanted.lock))
-    return EnvRequest(
-        name=wanted.name,
-        lock=text,
-        label=str(wanted.lock),
-        direct=requirement_names(wanted.wanted.read_text()) if wanted.wanted.is_file() else (),
-        sources=configured_sources(workspace.config.env, workspace.folder),
-    )
-
-
-def _stale_note(wanted: PinnedSet, lock: str) -> tuple[str, ...]:
-    """A sentence where NAME.in was changed after it was locked."""
-    locked = parse_options(lock, label=str(wanted.lock)).set_sha256
-    if not locked or not wanted.wanted.is_file() or sha256_of(wanted.wanted.read_text()) == locked:
-        return ()
-    return (f"{wanted.wanted.name} was changed since it was locked: `opsctl env lock {wanted.name}` takes it up",)
-
-
-def rebuild(workspace: Workspace, name: str | None = None, *, on_progress: OnProgress = unheard) -> Rebuilt:
-    """Leave an environment for NAME.lock standing, verified and active.
-
-    Raises ConfigError for a lock that is wrong, Busy while another rebuild works, DiskFull, and what
-    went wrong while building; the environment that was active before then still is.
-    """
-    wanted = pinned_set(workspace, name)
-    request = _request(workspace, wanted)
-    notes = _stale_note(wanted, request.lock)
-    plan = from_json(EnvPlan, workspace.client.call("env-plan", {"env": to_json(request)}))
-    if plan.outcome is not None:
-        return Rebuilt(plan.outcome, notes=(*notes, *plan.outcome.notes))
-    drifted = tuple(f"{one.env_id} has drifted in {len(one.drifts)} places; built anew" for one in plan.drifted)
-    run = _start(workspace, request, plan.machine, on_progress=on_progress)
-    outcome = from_json(EnvOutcome, follow(workspace, run, on_progress=on_progress))
-    return Rebuilt(outcome, run.run_id, (*notes, *drifted, *outcome.notes))
-
-
-def _start(workspace: Workspace, request: EnvRequest, machine: str, *, on_progress: OnProgress) -> RunRecord:
-    local: LocalTool = uv_for(workspace, machine)
-    body = {"env": {**to_json(request), "tool": to_json(local.tool)}}
-    answer = workspace.client.call("env-rebuild", body)
-    if answer["needs_tool"]:
-        bring(workspace, local, on_progress=on_progress)
-        answer = workspace.client.call("env-rebuild", body)
-    run = from_json(RunRecord, answer["run"])
-    on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
-    return run
 
 
 def verify(

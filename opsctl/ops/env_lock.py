@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opsctl.errors import ConfigError, UsageError
 from opsctl.formats.lockfile import LockChanges, SetOptions, changes, parse_lock, parse_options, requirement_names
-from opsctl.formats.sources import failure, masked, source_options, with_environment
+from opsctl.formats.sources import failure, masked, source_variables, uv_environment, with_environment
 from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
 from opsctl.ops.workspace import Workspace
 
@@ -82,18 +82,19 @@ def _resolve(
     upgrade: tuple[str, ...],
     upgrade_all: bool,
 ) -> None:
-    sources = with_environment(configured_sources(workspace.config.env, workspace.folder), dict(os.environ))
+    sources = with_environment(configured_sources(workspace.config.env, workspace.folder, os.environ), dict(os.environ))
     argv = [_uv(), "pip", "compile", wanted.wanted.name, "--output-file", part.name, "--quiet"]
     argv += ["--generate-hashes", "--only-binary", ":all:", "--no-header", "--python-version", options.python]
     argv += ["--python-platform", options.platform] if options.platform else []
-    argv += source_options(sources, torch_backend=options.torch_backend)
     argv += [word for package in upgrade for word in ("--upgrade-package", package)]
     argv += ["--upgrade"] if upgrade_all else []
-    environment = {name: value for name, value in os.environ.items() if name != "UV_TORCH_BACKEND"}
-    if sources.ca_bundle:
-        environment["SSL_CERT_FILE"] = sources.ca_bundle
+    argv += ["--overrides", wanted.wanted.name] if options.is_complete else []
+    argv += ["--excludes", "-"] if options.without else []
+    variables = source_variables(sources, torch_backend=options.torch_backend)
+    environment = uv_environment(variables, dict(os.environ))
+    without = "".join(f"{name}\n" for name in options.without)
     done = subprocess.run(
-        argv, cwd=wanted.folder, env={**environment, "NO_COLOR": "1"}, capture_output=True, text=True, check=False
+        argv, cwd=wanted.folder, env=environment, input=without, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise failure(masked(done.stderr), done.returncode, doing=f"locking {wanted.name}")
@@ -110,6 +111,6 @@ def _header(wanted: PinnedSet, options: SetOptions, text: str) -> str:
     rows.append(f"# opsctl: python = {options.python}")
     rows += [f"# opsctl: platform = {options.platform}"] if options.platform else []
     rows += [f"# opsctl: torch-backend = {options.torch_backend}"] if options.torch_backend else []
-    rows.append(f"# opsctl: direct = {' '.join(requirement_names(text))}")
+    rows.append(f"# opsctl: direct = {' '.join(options.direct or requirement_names(text))}")
     rows.append(f"# opsctl: set-sha256 = {sha256_of(text)}")
     return "\n".join(rows) + "\n"

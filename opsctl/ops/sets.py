@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.config import EnvConfig, nearest
 from opsctl.errors import ConfigError
+from opsctl.formats.drivers import AUTO
 from opsctl.ops.workspace import Workspace
 from opsctl.records.env import Sources
+
+_REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,25 @@ class PinnedSet:
 def pinned_set(workspace: Workspace, name: str | None) -> PinnedSet:
     """The set of this name, or the configured one; its files may be missing."""
     settings = workspace.config.env
-    return PinnedSet(name or settings.name, workspace.folder / settings.dir)
+    chosen = name or settings.name
+    if chosen == AUTO:
+        known = ", ".join(path.stem for path in sorted((workspace.folder / settings.dir).glob("*.in")))
+        raise ConfigError(
+            "env.name is auto: the driver chooses the set, and only `env rebuild` asks it", hint=f"name one of: {known}"
+        )
+    return PinnedSet(chosen, workspace.folder / settings.dir)
+
+
+def candidates(workspace: Workspace, name: str | None) -> tuple[PinnedSet, ...]:
+    """The sets that a rebuild may take: one, or for `auto` all that are locked; raises ConfigError for none."""
+    settings = workspace.config.env
+    if (name or settings.name) != AUTO:
+        return (pinned_set(workspace, name),)
+    folder = workspace.folder / settings.dir
+    found = tuple(PinnedSet(path.stem, folder) for path in sorted(folder.glob("*.lock")))
+    if not found:
+        raise ConfigError(f"no set is locked in {folder}", hint="`opsctl env lock NAME` writes env/NAME.lock")
+    return found
 
 
 def sha256_of(text: str) -> str:
@@ -55,12 +78,37 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.strip().encode()).hexdigest()[:16]
 
 
-def configured_sources(settings: EnvConfig, folder: Path) -> Sources:
+def filled(address: str | None, environment: Mapping[str, str], *, key: str) -> str:
+    """The address with each ${NAME} replaced by that variable, so that no password need stand in the file.
+
+    >>> filled("https://${USER}@host", {"USER": "ana"}, key="env.proxy")
+    'https://ana@host'
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match["name"] not in environment:
+            raise ConfigError(
+                f"{key} refers to the environment variable {match['name']}, which is not set here",
+                hint=f"export {match['name']} first, or take it out of {key}",
+            )
+        return environment[match["name"]]
+
+    return _REFERENCE.sub(value, address or "")
+
+
+def configured_sources(settings: EnvConfig, folder: Path, environment: Mapping[str, str]) -> Sources:
     """Where files come from as opsctl.yaml says; relative folders start at `folder`."""
-    links = tuple(link if "://" in link else str(folder / Path(link).expanduser()) for link in settings.find_links)
+
+    def address(name: str, text: str | None) -> str:
+        return filled(text, environment, key=f"env.{name}")
+
+    links = (address("find_links", link) for link in settings.find_links)
     return Sources(
-        index_url=settings.index_url or "",
-        extra_index_urls=settings.extra_index_urls,
-        find_links=links,
-        ca_bundle=settings.ca_bundle or "",
+        index_url=address("index_url", settings.index_url),
+        extra_index_urls=tuple(address("extra_index_urls", url) for url in settings.extra_index_urls),
+        find_links=tuple(link if "://" in link else str(folder / Path(link).expanduser()) for link in links),
+        ca_bundle=str(folder / Path(settings.ca_bundle).expanduser()) if settings.ca_bundle else "",
+        proxy=address("proxy", settings.proxy),
+        no_proxy=",".join(settings.no_proxy),
+        python_mirror=address("python_mirror", settings.python_mirror),
     )

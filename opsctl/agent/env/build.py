@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.agent import jobs
@@ -27,12 +27,12 @@ from opsctl.agent.locks import held
 from opsctl.agent.tools import tool_path
 from opsctl.errors import CheckFailed
 from opsctl.formats.lockfile import exact_requirements
-from opsctl.formats.sources import local_folders, source_options, with_environment
+from opsctl.formats.sources import local_folders, source_variables, with_environment
 from opsctl.records.call import from_json
-from opsctl.records.env import EnvOutcome, EnvRecord, EnvRequest, Sources
+from opsctl.records.env import SOURCES_VARIABLE, EnvOutcome, EnvRecord, EnvRequest, Sources
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Build:
     """One environment on its way: what is wanted, where it goes, and whom to tell."""
 
@@ -65,23 +65,21 @@ class Build:
         self.progress.phase("venv", f"Python {self.wanted.python.version}")
         uv = self._uv()
         uv.venv(self.wanted.python.executable, self.paths.root)
-        uv = dataclasses.replace(uv, link_mode=space.link_mode(uv.cache_folder(), self.paths.root))
+        uv = replace(uv, link_mode=space.link_mode(uv.cache_folder(), self.paths.root))
         watch = InstallWatch(self.progress, self.paths.site_packages(), num_packages=len(self.wanted.pins))
         self.progress.phase("install", f"{len(self.wanted.pins)} packages")
-        return install(self.paths, dataclasses.replace(uv, say=watch.row), self.wanted.pins, self.progress, watch)
+        return install(self.paths, replace(uv, say=watch.row), self.wanted.pins, self.progress, watch)
 
     def _uv(self) -> Uv:
-        options = source_options(
+        variables = source_variables(
             self.sources,
             torch_backend=self.wanted.options.torch_backend,
             torch_version=self.wanted.version_of("torch"),
         )
-        bundle = self.sources.ca_bundle
         return Uv(
             program=tool_path(self.home, self.request.tool),
             python=self.paths.python,
-            options=options,
-            environment={"SSL_CERT_FILE": bundle} if bundle else {},
+            sources=variables,
             say=self.progress.log,
         )
 
@@ -190,10 +188,18 @@ def build(home: Home, request: EnvRequest, progress: jobs.Progress, *, operator:
 
 
 def main(arguments: list[str]) -> int:
-    """`AGENT job env-build PLAN`: PLAN holds home, operator and request; it is removed once read."""
+    """`AGENT job env-build PLAN`: PLAN holds home, operator and request, and is removed once read.
+
+    Where files come from is in the environment, since credentials may stand in it.
+    """
     plan = Path(arguments[0])
     data = json.loads(plan.read_text())
     plan.unlink()
-    request = from_json(EnvRequest, data["request"])
+    sources = from_json(Sources, json.loads(os.environ.pop(SOURCES_VARIABLE)))
+    request = replace(from_json(EnvRequest, data["request"]), sources=sources)
+    if request.ca_pem:
+        bundle = Path.cwd() / "ca-bundle.pem"
+        bundle.write_text(request.ca_pem)
+        request = replace(request, sources=replace(sources, ca_bundle=str(bundle)))
     home = Home.at(data["home"])
     return jobs.run(lambda progress: build(home, request, progress, operator=data["operator"]), folder=Path.cwd())

@@ -9,6 +9,7 @@ from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.python import Python, find_python
 from opsctl.agent.env.verify import check
 from opsctl.agent.home import Home
+from opsctl.formats.drivers import choose, cuda_of
 from opsctl.formats.lockfile import Pin, SetOptions, fingerprint, parse_lock, parse_options
 from opsctl.records.env import EnvCheck, EnvOutcome, EnvRecord, EnvRequest
 
@@ -28,6 +29,15 @@ class Wanted:
     def version_of(self, name: str) -> str:
         """The version that the lock names, "" for none."""
         return next((pin.version for pin in self.pins if pin.name == name), "")
+
+
+def chosen(asked: list[EnvRequest], driver: str) -> EnvRequest:
+    """The one request, or of several the one whose CUDA this driver runs best; raises CheckFailed where none fits."""
+    if len(asked) == 1:
+        return asked[0]
+    cudas = {one.name: cuda_of(parse_lock(one.lock, label=one.label)) for one in asked}
+    name = choose(cudas, driver)
+    return next(one for one in asked if one.name == name)
 
 
 def understand(request: EnvRequest) -> Wanted:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.formats.sources import failure, masked
+from opsctl.formats.sources import failure, masked, uv_environment
 
 Argv = tuple[str, ...]
 
@@ -31,8 +31,7 @@ class Uv:
     python: Path  # of the environment that is built
     say: Callable[[str], None]  # gets each row of its output
     link_mode: str = "copy"
-    options: Argv = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # variables that say where files come from
 
     def sync(self, lock: Path) -> None:
         """Install exactly what the lock names; raises an error that names the package."""
@@ -58,12 +57,12 @@ class Uv:
         return Path(done.stdout.strip() or ".")
 
     def _environment(self) -> dict[str, str]:
-        # where torch comes from is the set's affair, not that of a variable here
-        inherited = {name: value for name, value in os.environ.items() if name != "UV_TORCH_BACKEND"}
-        return {**inherited, **self.environment, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+        return uv_environment(self.sources, dict(os.environ))
 
     def _common(self) -> Argv:
-        return ("--python", str(self.python), "--link-mode", self.link_mode, *self.options)
+        # whichever index has the file: the lock's hash says that it is the right one
+        strategy = ("--index-strategy", "unsafe-best-match")
+        return ("--python", str(self.python), "--link-mode", self.link_mode, *strategy)
 
     def _run(self, words: Argv, *options: str) -> None:
         tie = (sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()))

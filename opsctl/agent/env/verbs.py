@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+from dataclasses import replace
 from typing import Any
 
+from opsctl.agent.env.driver import version
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.manifest import read_totals
-from opsctl.agent.env.plan import understand, use_standing
+from opsctl.agent.env.plan import chosen, understand, use_standing
 from opsctl.agent.env.users import users
 from opsctl.agent.env.verify import check, resolve
 from opsctl.agent.files import write_atomic
@@ -18,8 +20,9 @@ from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
 from opsctl.agent.tools import has_tool
 from opsctl.errors import CheckFailed
+from opsctl.formats.drivers import cuda_of, ensure_runs
 from opsctl.records.call import from_json, to_json
-from opsctl.records.env import EnvCheck, EnvEntry, EnvPlan, EnvRecord, EnvRequest
+from opsctl.records.env import SOURCES_VARIABLE, EnvCheck, EnvEntry, EnvPlan, EnvRecord, EnvRequest, Sources
 from opsctl.records.run import RunSpec
 
 RUN_NAME = "env-rebuild"
@@ -49,15 +52,26 @@ def _entry(paths: EnvPaths, record: EnvRecord, now: EnvPaths | None, used: dict[
 
 
 def plan(call: Call) -> EnvPlan:
-    """What a rebuild of request["env"] would do; a standing environment that verifies is made active."""
+    """What a rebuild of one of request["envs"] would do; a standing environment that verifies is made active.
+
+    Of several, the driver chooses; one too old for a set is told here, before anything is downloaded.
+    """
     call.home.ensure()
-    wanted = understand(from_json(EnvRequest, call.request["env"]))
+    asked = [from_json(EnvRequest, one) for one in call.request["envs"]]
+    driver = version() if len(asked) > 1 else ""
+    request = chosen(asked, driver)
+    wanted = understand(request)
     outcome, drifted = use_standing(call.home, wanted)
+    if outcome is None and (cuda := cuda_of(wanted.pins)):
+        driver = driver or version()
+        ensure_runs(driver, cuda, name=request.name)
     return EnvPlan(
+        name=request.name,
+        machine=platform.machine(),
         fingerprint=wanted.fingerprint,
         python=wanted.python.version,
         platform=wanted.python.platform,
-        machine=platform.machine(),
+        driver=driver,
         outcome=outcome,
         drifted=drifted,
     )
@@ -71,14 +85,20 @@ def rebuild(call: Call) -> Any:
     if request.tool is not None and not has_tool(call.home, request.tool):
         return {"needs_tool": True, "run": None}
     file = call.home.envs / f".plan-{os.getpid()}.json"
-    body = {"home": str(call.home.root), "operator": call.operator, "request": to_json(request)}
+    kept = replace(request, sources=Sources())
+    body = {"home": str(call.home.root), "operator": call.operator, "request": to_json(kept)}
     write_atomic(file, json.dumps(body).encode())
-    words = ("job", "env-build", str(file))
     spec = RunSpec(
-        RUN_NAME, (*agent_argv(), *words), kind="rebuild", operator=call.operator, why=f"env rebuild of {request.name}"
+        RUN_NAME,
+        (*agent_argv(), "job", "env-build", str(file)),
+        kind="rebuild",
+        operator=call.operator,
+        why=f"env rebuild of {request.name}",
+        secret_names=(SOURCES_VARIABLE,),
     )
     try:
-        return {"needs_tool": False, "run": start_job(call, spec)}
+        secrets = {SOURCES_VARIABLE: json.dumps(to_json(request.sources))}
+        return {"needs_tool": False, "run": start_job(call, spec, secrets=secrets)}
     except BaseException:
         file.unlink(missing_ok=True)
         raise

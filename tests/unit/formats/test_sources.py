@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import CommandFailed, DiskFull
-from opsctl.formats.sources import failure, masked, source_options, with_environment
+from opsctl.formats.sources import failure, masked, source_variables, uv_environment, with_environment
 from opsctl.records.env import Sources
 
 
@@ -21,19 +21,46 @@ def test_the_configuration_wins_over_the_environment() -> None:
 def test_torchs_own_index_is_asked_only_where_the_wheel_is_not_at_hand(tmp_path: Path) -> None:
     links = Sources(find_links=(str(tmp_path),))
     wanted = {"torch_backend": "cpu", "torch_version": "2.13.0+cpu"}
-    assert source_options(links, **wanted) == ("--find-links", str(tmp_path), "--torch-backend", "cpu")
+    at_hand = {"UV_FIND_LINKS": tmp_path.as_uri()}
+    assert source_variables(links, **wanted) == {**at_hand, "UV_TORCH_BACKEND": "cpu"}
     (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").touch()
-    assert source_options(links, **wanted) == ("--find-links", str(tmp_path))
-    assert source_options(links, torch_backend="cpu") == ("--find-links", str(tmp_path))
-    assert "--torch-backend" in source_options(links, torch_backend="cu130")
-    assert "--torch-backend" in source_options(Sources(find_links=("https://host/",)), **wanted)
+    assert source_variables(links, **wanted) == at_hand
+    assert source_variables(links, torch_backend="cpu") == at_hand
+    assert "UV_TORCH_BACKEND" in source_variables(links, torch_backend="cu130")
+    assert "UV_TORCH_BACKEND" in source_variables(Sources(find_links=("https://host/",)), **wanted)
 
 
-def test_a_set_without_a_backend_asks_no_index_of_torch() -> None:
-    assert source_options(Sources("https://i", ("https://e",)), torch_version="2.13.0") == (
-        *("--default-index", "https://i"),
-        *("--index", "https://e"),
+def test_everything_that_is_configured_reaches_uv() -> None:
+    found = Sources(
+        "https://i", ("https://e", "https://f"), ("/a,b", "https://l"), "/ca", "http://p", "h,k", "https://m"
     )
+    proxies = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"), "http://p")
+    assert source_variables(found, torch_version="2.13.0") == {
+        "UV_DEFAULT_INDEX": "https://i",
+        "UV_INDEX": "https://e https://f",
+        "UV_FIND_LINKS": "file:///a%2Cb,https://l",
+        "UV_PYTHON_INSTALL_MIRROR": "https://m",
+        "SSL_CERT_FILE": "/ca",
+        "NO_PROXY": "h,k",
+        **proxies,
+    }
+
+
+def test_a_build_from_a_wheelhouse_asks_nobody_else() -> None:
+    offline = Sources("https://i", ("https://e",), ("/w",), is_offline=True)
+    assert source_variables(offline, torch_backend="cpu") == {"UV_OFFLINE": "1", "UV_FIND_LINKS": "file:///w"}
+
+
+def test_variables_of_the_machine_do_not_steer_uv_past_the_configuration() -> None:
+    inherited = {
+        "UV_INDEX_URL": "x",
+        "UV_TORCH_BACKEND": "cu130",
+        "https_proxy": "y",
+        "PATH": "/bin",
+        "UV_OFFLINE": "1",
+    }
+    found = uv_environment({"HTTPS_PROXY": "p"}, inherited)
+    assert found == {"HTTPS_PROXY": "p", "PATH": "/bin", "UV_OFFLINE": "1", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
 HASHES = """error: Failed to download `torch==2.13.0+cpu`
