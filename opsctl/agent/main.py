@@ -18,6 +18,7 @@ from opsctl.errors import DiskFull, OpsctlError, UsageError
 VERBS: dict[str, str] = {
     "probe": "opsctl.agent.probe:probe",
     "doctor": "opsctl.agent.doctor:facts",
+    "doctor-compile": "opsctl.agent.doctor_compile:facts",
     "exec": "opsctl.agent.exec:run",
     "put": "opsctl.agent.transfer:put",
     "get": "opsctl.agent.transfer:get",

@@ -11,10 +11,12 @@ import typer
 
 from opsctl import ui
 from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.errors import UsageError
 from opsctl.records.call import SCHEMA, to_json
 
 if TYPE_CHECKING:
     from opsctl.ops.watch_state import WatchEvent, WatchState
+    from opsctl.ops.workspace import Workspace
 
     Step = tuple[WatchEvent, WatchState]
 
@@ -27,6 +29,15 @@ def watch(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="End with 1 as soon as the run crashed, hangs or fell back to eager.")
     ] = False,
+    session: Annotated[
+        str,
+        typer.Option(
+            "--session", help="Watch a tmux session that opsctl did not start: its name, or NAME:WINDOW.PANE."
+        ),
+    ] = "",
+    socket: Annotated[
+        str, typer.Option("--socket", help="That session's tmux socket; default: the target user's own.")
+    ] = "",
     config: ConfigPath = None,
     target: TargetName = None,
     as_json: Json = False,
@@ -38,12 +49,17 @@ def watch(
     Example: opsctl watch
 
     Example: opsctl watch --once --json
+
+    Example: opsctl watch --session train -t gpu
     """
-    from opsctl.ops import watch as runs
     from opsctl.ops.watch_state import exit_code
 
+    if run and session:
+        raise UsageError("a run and --session exclude each other", hint="leave one of them out")
+    if socket and not session:
+        raise UsageError("--socket needs --session beside it", hint="opsctl watch --session NAME --socket PATH")
     space = workspace(config, target)
-    events = runs.look(space, run) if once else runs.watch(space, run)
+    events = _pane_events(space, session, socket, once=once) if session else _run_events(space, run, once=once)
     with (
         contextlib.closing(events),
         contextlib.closing(_steps(events, space.target.name, fail_fast=fail_fast)) as steps,
@@ -54,6 +70,19 @@ def watch(
             ui.say("stopped watching; the run itself goes on")
             raise
     raise typer.Exit(exit_code(state.verdict.verdict))
+
+
+def _run_events(space: Workspace, run: str, *, once: bool) -> Generator[WatchEvent, None, None]:
+    from opsctl.ops import watch as runs
+
+    return runs.look(space, run) if once else runs.watch(space, run)
+
+
+def _pane_events(space: Workspace, session: str, socket: str, *, once: bool) -> Generator[WatchEvent, None, None]:
+    from opsctl.ops import pane as panes
+
+    pane = panes.Pane(session, socket)
+    return panes.look(space, pane) if once else panes.watch(space, pane)
 
 
 def _steps(events: Iterable[WatchEvent], target: str, *, fail_fast: bool) -> Generator[Step, None, None]:

@@ -111,6 +111,11 @@ class Progress:
             self.phase, self.phase_since = phase, time
         self.act(time)
 
+    def settle(self, time: float) -> None:
+        """What was read so far was written at unknown times: measure from here on."""
+        self.paced_step = self.step
+        self.last_step, self.last_line = max(self.last_step, time), max(self.last_line, time)
+
     def finish(self, time: float) -> None:
         """The log says that the work is done."""
         self.is_done, self.done_at = True, time

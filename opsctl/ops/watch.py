@@ -28,7 +28,7 @@ def look(workspace: Workspace, run: str = "") -> Generator[WatchEvent, None, Non
     """
     request = {"run": run, "once": True}
     for message in workspace.client.stream("run-watch", request):
-        yield from _events(message)
+        yield from events_of(message)
 
 
 def watch(workspace: Workspace, run: str = "") -> Generator[WatchEvent, None, None]:
@@ -37,10 +37,11 @@ def watch(workspace: Workspace, run: str = "") -> Generator[WatchEvent, None, No
     A link that is lost later gives a `link` event and is taken up again with growing pauses, for as
     long as it takes; a first contact that fails raises TargetError. Closing the generator ends the call.
     """
-    yield from _Follower(workspace.client, run).events()
+    yield from Follower(workspace.client, run).events()
 
 
-def _events(message: Message) -> Iterator[WatchEvent]:
+def events_of(message: Message) -> Iterator[WatchEvent]:
+    """The event that a message of the agent is."""
     if message["type"] == "record":
         yield WatchEvent(time.time(), message["kind"], message["record"])
     elif message["type"] == "result":
@@ -59,8 +60,10 @@ class _Stream:
         yield from self.rest
 
 
-class _Follower:
+class Follower:
     """One watch: where it stands in the log, and which rows it has passed on."""
+
+    verb = "run-watch"
 
     def __init__(self, client: AgentClient, run: str) -> None:
         self._client = client
@@ -82,11 +85,12 @@ class _Follower:
             yield _link(is_up=True)
 
     def _open(self) -> _Stream:
-        request: dict[str, Any] = {"run": self._run}
-        if self._is_resumed:
-            request |= {"start": self._next_byte, "backlog": _RESUMED_ROWS}
-        rest = self._client.stream("run-watch", request)
+        rest = self._client.stream(self.verb, self._request())
         return _Stream(next(rest), rest)
+
+    def _request(self) -> dict[str, Any]:
+        place = {"start": self._next_byte, "backlog": _RESUMED_ROWS} if self._is_resumed else {}
+        return {"run": self._run, **place}
 
     def _reopen(self) -> _Stream:
         self._is_resumed = True
@@ -99,7 +103,7 @@ class _Follower:
     def _pass_on(self, stream: _Stream) -> Iterator[WatchEvent]:
         held: dict[str, list[WatchEvent]] = {kind: [] for kind in _BACKLOG_KINDS}
         for message in stream.messages():
-            for event in _events(message):
+            for event in events_of(message):
                 if self._is_resumed and event.kind in held:
                     self._hold(held[event.kind], event)
                 elif event.kind == "caught_up":
@@ -110,7 +114,7 @@ class _Follower:
                     yield self._noted(event)
             if message["type"] == "result":
                 return
-        raise ProtocolError("run-watch ended without a result")
+        raise ProtocolError(f"{self.verb} ended without a result")
 
     def _hold(self, rows: list[WatchEvent], event: WatchEvent) -> None:
         """Keep a row of a resumed backlog; the one that was told last makes all before it old."""
@@ -124,10 +128,13 @@ class _Follower:
         if event.kind == "status":
             self._run = event.record["run"]["run_id"]  # a resumed watch stays with this run
         elif event.kind == "log":
-            self._next_byte = event.record["end"]
+            self._note_log(event.record)
         elif event.kind in _BACKLOG_KINDS:
             self._last_rows[event.kind] = event.record
         return event
+
+    def _note_log(self, record: dict[str, Any]) -> None:
+        self._next_byte = record["end"]
 
 
 def _link(*, is_up: bool, problem: str = "") -> WatchEvent:

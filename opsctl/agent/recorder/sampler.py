@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from opsctl.agent.recorder.findings import disk_low
 from opsctl.agent.recorder.loop import Loop
-from opsctl.agent.recorder.members import Members
 from opsctl.agent.recorder.smi import SmiLoop
-from opsctl.records.events import GpuSample, Sample
+from opsctl.records.events import GpuSample, ProcessSample, Sample
 from opsctl.records.verdict import Finding
 
 DISK_LOW_MIB = 2048.0
@@ -27,6 +27,13 @@ def disk_free_mib(folder: Path) -> float | None:
     return found.f_bavail * found.f_frsize / 2**20
 
 
+class Sampled(Protocol):
+    """The processes that are looked at."""
+
+    def sample(self, first: int) -> ProcessSample:
+        """States, processor time and memory of the process `first` and of all that belongs to it."""
+
+
 class Sampler:
     """Emits a sample whenever nvidia-smi answers, and one without GPUs where it has been silent for a while."""
 
@@ -34,7 +41,7 @@ class Sampler:
         self,
         loop: Loop,
         folder: Path,
-        members: Members,
+        members: Sampled,
         *,
         gpus: tuple[int, ...],
         period_s: float,
