@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 ANSWERS = {True: "ok", False: "NO", None: "?"}
 
 
-def doctor(config: ConfigPath = None, target: TargetName = None, as_json: Json = False) -> None:
+Deep = Annotated[
+    bool, typer.Option("--deep", help="Also ask the environment's torch in which state it compiles; takes seconds.")
+]
+
+
+def doctor(config: ConfigPath = None, target: TargetName = None, deep: Deep = False, as_json: Json = False) -> None:
     """Check everything that a target needs, and say what to do about what it lacks; exits 1 if a check says no.
 
-    Example: opsctl doctor
+    Example: opsctl doctor --deep
     """
     from opsctl.ops.doctor import doctor as examine
 
-    report = examine(workspace(config, target))
+    report = examine(workspace(config, target), deep=deep)
     if as_json:
         ui.document({"target": report.target, "label": report.label, "ok": report.is_well, "checks": report.checks})
     else:

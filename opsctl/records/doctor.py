@@ -91,3 +91,45 @@ class TargetFacts:
     terminal: TerminalFacts
     logind: LogindFacts
     gpu: GpuFacts
+
+
+@dataclass(frozen=True)
+class CompileFacts:
+    """In which state torch compiles in an environment."""
+
+    env_id: str
+    variables: dict[str, str] = field(default_factory=dict)  # of those asked for, what the target's environment sets
+    error: str = ""  # why torch gives no answer
+    torch: str = ""
+    tracing: TracingFacts | None = None
+    hidden: HiddenFacts | None = None
+    caches: dict[str, bool] = field(default_factory=dict)
+    config: tuple[str, ...] = ()  # settings of torch that silence it
+
+
+@dataclass(frozen=True)
+class TracingFacts:
+    """Whether torch believes that FX traces: at first, and after masks were made."""
+
+    before: bool = False
+    after_eager: bool = False
+    after_compiled: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class AskedFacts:
+    """Who asked torch to compile, as file:line."""
+
+    callers: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class HiddenFacts:
+    """What is compiled without the user's word."""
+
+    transformers: str = ""  # its version, "" where it is not there
+    callback: bool = False  # something has hooked dynamo already
+    default: AskedFacts = field(default_factory=AskedFacts)  # by a model as it comes
+    flex: AskedFacts = field(default_factory=AskedFacts)  # by one with attn_implementation="flex_attention"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from tests.conftest import Ended
 from tests.support.place import Place
 from tests.support.runs import NVIDIA_SMI
 from tests.support.sshd import free_port
+from tests.support.torch_env import lend_torch
 
+DEEP = ("fx tracing", "hidden compile", "compile caches", "kill switches")
 Opsctl = Callable[..., Ended]
 LOCK = f"# opsctl: python = 3.11\nalpha==1.0 --hash=sha256:{'0' * 64}\n"
 CUDA_LOCK = f"{LOCK}nvidia-cuda-runtime==13.0.96 --hash=sha256:{'0' * 64}\n"
@@ -121,3 +124,24 @@ def test_a_set_without_a_lock_is_an_answer(
     found = json.loads(opsctl("doctor", "--json").out)
     assert [check["name"] for check in found["checks"] if check["ok"] is False] == ["set"]
     assert found["ok"] is False
+
+
+@pytest.mark.tmux
+@pytest.mark.torch
+@pytest.mark.slow
+def test_deep_asks_the_environments_own_torch(
+    opsctl: Opsctl, configure: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = {"home": str(tmp_path / "target"), "python": sys.executable}
+    configure(target, jobs={"drafter": {"command": ["true"]}})
+    none = _answers(opsctl("doctor", "--deep", "--json"))
+    assert (none["compile"]["ok"], "no environment is active" in none["compile"]["found"]) == (False, True)
+    lend_torch(tmp_path / "target")
+    well = _answers(opsctl("doctor", "--deep", "--json", timeout_s=200))
+    assert {name: well[name]["ok"] for name in DEEP} == dict.fromkeys(DEEP, True)
+    assert "transformers/integrations/flex_attention.py:" in well["hidden compile"]["found"]
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    ended = opsctl("doctor", "--deep", "--json", timeout_s=200)
+    assert (ended.code, set(_says_no(ended)) & set(DEEP)) == (1, {"compile caches", "kill switches"})
+    assert "TORCH_COMPILE_DISABLE=1 on the target" in _answers(ended)["kill switches"]["found"]
