@@ -185,6 +185,7 @@ class JobConfig(Section):
     sample_period_s: Annotated[float, Field(ge=0.2)] = 1.0
     restart: RestartConfig = RestartConfig()
     expect_compiled: bool | None = None
+    baseline: Name | None = None
 
 
 class NotifyConfig(Section):

@@ -63,6 +63,9 @@ def start(
     allow_drift: Annotated[
         bool, typer.Option("--allow-drift", help="Start although the environment is not as it was built.")
     ] = False,
+    baseline: Annotated[
+        str, typer.Option("--baseline", help="Good run's figures to compare with; default: the job's.")
+    ] = "",
     why: Annotated[str, typer.Option("--why", help="A note that is kept with the run.")] = "",
     config: ConfigPath = None,
     target: TargetName = None,
@@ -77,7 +80,7 @@ def start(
     from opsctl.ops.train import Wish
     from opsctl.ops.train import start as start_run
 
-    wish = Wish(job, name, ctx.meta.get(_COMMAND, ()), _gpus(gpus), share, allow_drift, why)
+    wish = Wish(job, name, ctx.meta.get(_COMMAND, ()), _gpus(gpus), share, allow_drift, why, baseline=baseline)
     record = start_run(workspace(config, target), wish, say=ui.say)
     if as_json:
         ui.document(record_json(record))

@@ -15,6 +15,7 @@ from opsctl.errors import UsageError
 from opsctl.records.call import SCHEMA, to_json
 
 if TYPE_CHECKING:
+    from opsctl.ops.pane import Pane
     from opsctl.ops.watch_state import WatchEvent, WatchState
     from opsctl.ops.workspace import Workspace
 
@@ -29,6 +30,9 @@ def watch(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="End with 1 as soon as the run crashed, hangs or fell back to eager.")
     ] = False,
+    save_baseline: Annotated[
+        str, typer.Option("--save-baseline", help="Keep this good run's memory and speed under a name, and end.")
+    ] = "",
     session: Annotated[
         str,
         typer.Option(
@@ -37,6 +41,9 @@ def watch(
     ] = "",
     socket: Annotated[
         str, typer.Option("--socket", help="That session's tmux socket; default: the target user's own.")
+    ] = "",
+    baseline: Annotated[
+        str, typer.Option("--baseline", help="With --session: a good run's figures to compare with, by their name.")
     ] = "",
     config: ConfigPath = None,
     target: TargetName = None,
@@ -51,15 +58,29 @@ def watch(
     Example: opsctl watch --once --json
 
     Example: opsctl watch --session train -t gpu
+
+    Example: opsctl watch drafter --save-baseline good
     """
+    from opsctl.ops.pane import Pane
     from opsctl.ops.watch_state import exit_code
 
     if run and session:
         raise UsageError("a run and --session exclude each other", hint="leave one of them out")
-    if socket and not session:
-        raise UsageError("--socket needs --session beside it", hint="opsctl watch --session NAME --socket PATH")
+    if (socket or baseline) and not session:
+        raise UsageError(
+            "--socket and --baseline need --session beside them", hint="a run compares with the job's own `baseline:`"
+        )
+    if save_baseline and session:
+        raise UsageError("--save-baseline keeps a run's figures, not a session's", hint="leave --session out")
     space = workspace(config, target)
-    events = _pane_events(space, session, socket, once=once) if session else _run_events(space, run, once=once)
+    if save_baseline:
+        _save_baseline(space, run, save_baseline, as_json=as_json)
+        return
+    events = (
+        _pane_events(space, Pane(session, socket, baseline=baseline), once=once)
+        if session
+        else _run_events(space, run, once=once)
+    )
     with (
         contextlib.closing(events),
         contextlib.closing(_steps(events, space.target.name, fail_fast=fail_fast)) as steps,
@@ -72,16 +93,30 @@ def watch(
     raise typer.Exit(exit_code(state.verdict.verdict))
 
 
+def _save_baseline(space: Workspace, run: str, name: str, *, as_json: bool) -> None:
+    from opsctl.cli.gauges import gib, significant
+    from opsctl.ops.baseline import save
+
+    saved = save(space, name, run)
+    if as_json:
+        ui.document(saved)
+        return
+    figures = saved.figures
+    told = [f"{significant(figures.step_s)} s a step"] if figures.step_s else []
+    told += [f"up to {gib(figures.used_mib)} of GPU memory"] if figures.used_mib else []
+    ui.text(f"baseline {saved.name} is run {saved.run_id}: {', '.join(told) or 'its speed'}")
+    ui.say(f"compare: opsctl train start JOB --baseline {saved.name}, or `baseline: {saved.name}` in the job")
+
+
 def _run_events(space: Workspace, run: str, *, once: bool) -> Generator[WatchEvent, None, None]:
     from opsctl.ops import watch as runs
 
     return runs.look(space, run) if once else runs.watch(space, run)
 
 
-def _pane_events(space: Workspace, session: str, socket: str, *, once: bool) -> Generator[WatchEvent, None, None]:
+def _pane_events(space: Workspace, pane: Pane, *, once: bool) -> Generator[WatchEvent, None, None]:
     from opsctl.ops import pane as panes
 
-    pane = panes.Pane(session, socket)
     return panes.look(space, pane) if once else panes.watch(space, pane)
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from opsctl.detect.context import Context, Opinion
 from opsctl.detect.gpus import Gpu, Gpus
-from opsctl.detect.memory import Sawtooth
+from opsctl.detect.memory import FLAT_SHARE, Sawtooth
 from opsctl.detect.progress import Progress
 from opsctl.detect.words import Hit, Words
 
 WARM_ROWS = 20
 SLOW, SAME = 1.3, 1.15
+USUAL_SWING = 1.3
 STORM_PLACES, STORM_COUNT = 5, 12
 PREFERENCE = ("recompile_limit", "suppress_errors", "flex_unfused", "graph_break")
 RISES = 3
@@ -112,9 +113,18 @@ class _Evidence:
     def _sawtooth(self) -> tuple[Gpu, str] | None:
         for gpu in self.gpus.gpus.values():
             found = gpu.sawtooth()
-            if found:
+            if found and not self._is_usual(found):
                 return gpu, _told(gpu, found)
         return None
+
+    def _is_usual(self, found: Sawtooth) -> bool:
+        """Whether memory swung as far in a good run: batches of varying length, not a fallback."""
+        swing = self.compiling.context.baseline.swing_mib
+        return swing is not None and found.high_mib - found.low_mib <= USUAL_SWING * swing
+
+    def _was_flat_in_good_run(self, gpu: Gpu) -> bool:
+        good = self.compiling.context.baseline
+        return good.swing_mib is not None and good.swing_mib <= FLAT_SHARE * (gpu.total_mib or good.used_mib or 0.0)
 
     def of_memory(self) -> Opinion | None:
         found = self._sawtooth()
@@ -123,11 +133,12 @@ class _Evidence:
         gpu, told = found
         slow = self._slow_text()
         expected = self.compiling.context.compile_expected is True
-        if not slow and not (expected and gpu.was_flat and self.progress.slowdown() is None):
+        was_flat = gpu.was_flat or self._was_flat_in_good_run(gpu)
+        if not slow and not (expected and was_flat and self.progress.slowdown() is None):
             return None
-        if not expected and not gpu.was_flat:
+        if not expected and not was_flat:
             return None
-        confidence = 0.45 + 0.25 * bool(slow) + 0.15 * gpu.was_flat + 0.1 * expected
+        confidence = 0.45 + 0.25 * bool(slow) + 0.15 * was_flat + 0.1 * expected
         return Opinion("eager_fallback", "memory_sawtooth", min(confidence, 0.9), (told, *([slow] if slow else [])))
 
     # --- counters and CUDA graphs ----------------------------------------------------------------

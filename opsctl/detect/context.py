@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Baseline:
-    """Figures of a good run of the same job, to compare with."""
-
-    step_s: float | None = None
-    tokens_per_s: float | None = None
+from opsctl.records.baseline import Baseline
 
 
 @dataclass(frozen=True)
@@ -27,7 +21,7 @@ class Context:
     gpu_uuids: tuple[str, ...] = ()
     gpu_bus_ids: tuple[str, ...] = ()
     world_size: int | None = None
-    baseline: Baseline = Baseline()
+    baseline: Baseline = field(default_factory=Baseline)
     nccl_timeout_s: float | None = None
     pid: int | None = None
     typical_step_s: float | None = None  # the run's own median before watching began; 0 = no step yet

@@ -198,6 +198,11 @@ class Progress:
         return median(newest) if newest else self.context.typical_step_s or None
 
     @property
+    def usual_s(self) -> float | None:
+        """Median seconds a step of all that is remembered."""
+        return median(list(self.step_times)) if self.step_times else None
+
+    @property
     def is_blind(self) -> bool:
         """Whether nothing can be said about silence: watching began midway, and no output is seen at all."""
         context = self.context

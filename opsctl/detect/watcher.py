@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from opsctl.detect import ending, metrics, rows, rules, running
 from opsctl.detect.compiling import LOST
-from opsctl.detect.context import Baseline as Baseline  # a part of this module's interface, as are the next two
-from opsctl.detect.context import Context as Context
+from opsctl.detect.context import Context as Context  # a part of this module's interface, as is State
 from opsctl.detect.context import Opinion
 from opsctl.detect.exceptions import Trace
 from opsctl.detect.kernel import KernelEvent
@@ -63,11 +62,6 @@ def settle(state: State, time: float) -> State:
     """Take what was read so far for old: only from `time` on are rows seen as they come."""
     state.progress.settle(time)
     return state
-
-
-def baseline(state: State) -> Baseline:
-    """This run's own pace, to compare later runs with."""
-    return Baseline(state.progress.step_s, state.progress.tokens_per_s)
 
 
 def judge(state: State) -> Verdict:

@@ -14,6 +14,7 @@ from typing import Any
 from opsctl.detect import lines, smi, smi_text, steps, watcher
 from opsctl.detect.steps import Shape
 from opsctl.ops.material import Cut, Material
+from opsctl.records.baseline import Baseline
 from opsctl.records.events import End, Event, Line, ProcessSample, Sample, Tick
 
 NOW = 2_000_000_000.0  # any moment: only differences count
@@ -214,7 +215,7 @@ def context_of(material: Material, found: Stream) -> watcher.Context:
         gpus=tuple(known.get("gpus") or ()),
         gpu_bus_ids=tuple(known.get("gpu_bus_ids") or ()),
         world_size=known.get("world_size"),
-        baseline=watcher.Baseline(step_s=known.get("expected_step_s")),
+        baseline=Baseline(step_s=known.get("expected_step_s")),
         nccl_timeout_s=known.get("nccl_timeout_s"),
         pid=known.get("pid"),
         typical_step_s=known.get("typical_step_s"),

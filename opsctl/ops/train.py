@@ -37,6 +37,7 @@ class Wish:
     allow_drift: bool = False
     why: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    baseline: str = ""
 
 
 def start(workspace: Workspace, wish: Wish, *, say: Say = lambda _: None) -> RunRecord:
@@ -46,7 +47,7 @@ def start(workspace: Workspace, wish: Wish, *, say: Say = lambda _: None) -> Run
     """
     job_name = wish.job or (None if wish.command else _only_job(workspace))
     if job_name is None:
-        return runs.start(workspace, _free_spec(workspace, wish))
+        return runs.start(workspace, _free_spec(workspace, wish), say=say)
     job = workspace.config.job(job_name)
     secrets = read_secrets(job.secrets, os.environ)
     spec = _job_spec(workspace, wish, job_name, job)
@@ -62,7 +63,7 @@ def start(workspace: Workspace, wish: Wish, *, say: Say = lambda _: None) -> Run
     for note in notes:
         say(note)
     spec = replace(spec, notes=tuple(notes), secret_names=tuple(secrets))
-    return runs.start(workspace, spec, secrets=secrets, has_placeholders=True, has_cache=has_cache)
+    return runs.start(workspace, spec, secrets=secrets, has_placeholders=True, has_cache=has_cache, say=say)
 
 
 def _only_job(workspace: Workspace) -> str:
@@ -91,6 +92,7 @@ def _free_spec(workspace: Workspace, wish: Wish) -> RunSpec:
         gpus=wish.gpus or (),
         share=wish.share,
         notify=notify(workspace),
+        baseline=wish.baseline,
         operator=operator_name(),
         why=wish.why,
     )
@@ -108,6 +110,7 @@ def _job_spec(workspace: Workspace, wish: Wish, name: str, job: JobConfig) -> Ru
         restart=Restart(job.restart.max, job.restart.backoff_s),
         notify=notify(workspace),
         expect_compiled=job.expect_compiled,
+        baseline=wish.baseline or job.baseline or "",
         operator=operator_name(),
         why=wish.why,
     )

@@ -37,6 +37,7 @@ class RunSpec:
     environment: dict[str, str] = field(default_factory=dict)
     secret_names: tuple[str, ...] = ()  # environment names whose values come over a FIFO
     env: str = ""  # resolved folder of the environment, "" for none
+    env_place: str = ""  # the path by which the job sees it: the same for all builds of one set
     code: str = ""  # resolved folder of the deployed sources, "" for none
     code_origin: str = ""  # commit, or "<commit> + uncommitted changes"
     cache_dir: str = ""
@@ -47,6 +48,7 @@ class RunSpec:
     restart: Restart = field(default_factory=Restart)
     notify: Notify = field(default_factory=Notify)
     expect_compiled: bool | None = None
+    baseline: str = ""  # name of a good run's figures to compare with
     expect_warm: bool = False  # a prewarm filled its compile cache: nothing should be missing there
     operator: str = ""  # user@host who asked
     why: str = ""

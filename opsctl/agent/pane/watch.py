@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from opsctl.agent.baselines import load
 from opsctl.agent.pane.job import PaneJob
 from opsctl.agent.pane.scrollback import Scrollback
 from opsctl.agent.pane.tmux_pane import Capture, PaneGone, PaneInfo, TmuxPane, open_pane
@@ -16,6 +17,7 @@ from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.sampler import Sampler
 from opsctl.agent.session import Call
 from opsctl.detect import watcher
+from opsctl.records.baseline import Baseline
 from opsctl.records.events import End, Event, Line, Sample, Tick
 from opsctl.records.run import RunRecord, RunSpec, RunStatus
 from opsctl.records.verdict import Finding, Verdict
@@ -209,6 +211,7 @@ def _size(rows: Sequence[str]) -> int:
 def _context(call: Call, pid: int | None) -> watcher.Context:
     return watcher.Context(
         compile_expected=call.request.get("compile_expected"),
+        baseline=load(call.home, call.request["baseline"]) if call.request.get("baseline") else Baseline(),
         gpus=tuple(call.request.get("gpus") or ()),
         pid=pid,
         joined_midway=True,

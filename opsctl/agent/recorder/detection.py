@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from opsctl.agent.baselines import figures_path
 from opsctl.agent.home import RunPaths
 from opsctl.agent.recorder.log import AppendFile
 from opsctl.detect import lines, watcher
+from opsctl.detect.figures import baseline
+from opsctl.records.baseline import Baseline
 from opsctl.records.call import to_json
 from opsctl.records.events import End, Event, Line, Sample, Tick
 from opsctl.records.run import RunSpec
@@ -21,14 +25,15 @@ PUBLISH_PERIOD_S = 1.0  # for news of the step alone
 OnChange = Callable[[Verdict, Verdict | None], None]
 
 
-def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...], pid: int) -> watcher.Context:
-    """What is known about a job before it says anything itself."""
+def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...], pid: int, good: Baseline) -> watcher.Context:
+    """What is known about a job before it says anything itself; `good` are the figures of a good run of it."""
     return watcher.Context(
         compile_expected=spec.expect_compiled,
         warm_expected=spec.expect_warm,
         gpus=spec.gpus,
         gpu_uuids=gpu_uuids,
         pid=pid,
+        baseline=good,
     )
 
 
@@ -165,6 +170,13 @@ class Detection:
         except OSError:  # disk full: `retry` comes back to it
             self._is_saved = False
 
+    def keep_figures(self) -> None:
+        """Write this run's own figures down, from which a baseline can be made."""
+        if self._state is not None and not self._fault:
+            with contextlib.suppress(OSError):  # disk full: the next figures may have better luck
+                figures = to_json(baseline(self._state))
+                _write_quickly(figures_path(self._paths), json.dumps(figures).encode() + b"\n")
+
     def retry(self) -> None:
         """Try again to write what waits for space."""
         self._findings.retry()
@@ -173,6 +185,7 @@ class Detection:
 
     def close(self) -> None:
         """Bring everything to the disk."""
+        self.keep_figures()
         self._findings.close()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from opsctl.agent.baselines import load
 from opsctl.agent.files import read_record, write_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.leases import release
@@ -30,6 +31,7 @@ from opsctl.agent.recorder.sampler import Sampler
 from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
+from opsctl.records.baseline import Baseline
 from opsctl.records.events import Sample
 from opsctl.records.process import ProcessIdentity
 from opsctl.records.run import Attempt, ExitRecord, RunRecord, StopRequest
@@ -37,6 +39,7 @@ from opsctl.records.verdict import Verdict
 
 POLL_PERIOD_S = 0.25
 TICK_PERIOD_S = 1.0
+FIGURES_PERIOD_S = 10.0
 LEFTOVER_GRACE_S = 5.0  # for what a job leaves behind when it ends by itself
 LAST_NEWS_S = 10.0  # how long the end waits for notifications that are on their way
 EXIT_LIMIT_S = 300.0  # how long a disk is asked again to take the exit record
@@ -96,6 +99,7 @@ class Recorder:
         error = self._start_job()
         self._loop.every(POLL_PERIOD_S, lambda: self._output.poll(now_s()))
         self._loop.every(TICK_PERIOD_S, self._tick)
+        self._loop.every(FIGURES_PERIOD_S, self._detection.keep_figures)
         self._loop.after_each(lambda: self._detection.publish(now_s()))
         self._loop.run()
         return error
@@ -114,7 +118,7 @@ class Recorder:
         except OSError as error:
             self._never_started(error)
             return error
-        context = context_of(self._spec, self._record.gpu_uuids, job.process.pid)
+        context = context_of(self._spec, self._record.gpu_uuids, job.process.pid, self._good_run())
         self._detection.begin(context, self._started, log_offset=self._output.log.end)
         self._job = RunningJob(
             self._loop,
@@ -127,6 +131,9 @@ class Recorder:
         )
         self._sampler.job_pid = job.process.pid
         return self._name_job(self._job, job.process)
+
+    def _good_run(self) -> Baseline:
+        return load(Home(self._paths.folder.parents[1]), self._spec.baseline) if self._spec.baseline else Baseline()
 
     def _name_job(self, job: RunningJob, process: ProcessIdentity) -> OSError | None:
         """Write down which process is the job; one that cannot be named at all is ended: nobody could find it."""
@@ -178,6 +185,8 @@ class Recorder:
         self._detection.sample(sample)
 
     def _tick(self) -> None:
+        if self._stop is None and self._paths.stop_request.exists():
+            self._stop_asked()  # another user of a shared home cannot send a signal
         self._detection.tick(now_s())
         self._output.retry()
         self._telemetry.retry()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from opsctl.records.baseline import Baseline
 from tests.unit.detect.test_memory import SAW
 from tests.unit.detect.watching import Watching, gpu
 
@@ -154,3 +155,16 @@ def test_a_warm_start_is_no_finding() -> None:
     watch = Watching(compile_expected=True, warm_expected=True)
     watch.metrics(phase="compile", step=0, fx_hits=5, fx_misses=0, aot_misses=0, compiler_starts=0)
     assert watch.findings == []
+
+
+@pytest.mark.parametrize(
+    ("swing_mib", "pair"),
+    [(0.0, ("eager_fallback", "memory_sawtooth")), (40000.0, ("healthy", "ok")), (None, ("healthy", "ok"))],
+)
+def test_a_sawtooth_is_judged_by_how_flat_a_good_run_was(swing_mib: float | None, pair: tuple[str, str]) -> None:
+    watch = Watching(compile_expected=True, baseline=Baseline(used_mib=60000.0, swing_mib=swing_mib))
+    for step, used in enumerate(SAW * 3, 1):
+        watch.line(f"step {step} loss 2.0" if step < 3 else f"saved sample {step}", after_s=1.0)
+        watch.sample(gpu(used=used), after_s=1.0)
+    watch.line("step 3 loss 2.0")
+    assert watch.pair == pair

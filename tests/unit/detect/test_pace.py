@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opsctl.detect import watcher
-from opsctl.detect.watcher import Baseline
+from opsctl.detect.figures import baseline
+from opsctl.records.baseline import Baseline
 from tests.unit.detect.watching import Watching, gpu
 
 
 def test_a_good_runs_pace_is_the_measure() -> None:
     good = Watching()
     good.steps(40, every_s=0.5)
-    kept = watcher.baseline(good.state)
+    kept = baseline(good.state)
     assert kept.step_s == 0.5
     slow = Watching(baseline=kept)
     slow.steps(40, every_s=1.0)
