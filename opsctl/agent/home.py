@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from opsctl.agent.files import folder_mode, is_shared
+
+_GROUP_UMASK = 0o007  # what we and the jobs make in a shared home is the group's too, and nobody else's
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ class Home:
         return self.root / "cache" / "known.json"
 
     @property
+    def wheelhouse(self) -> Path:
+        """Wheels that the operator's side brought for a build."""
+        return self.root / "wheelhouse"
+
+    @property
     def bytecode(self) -> Path:
         """What environments' sources were compiled to, for the next build."""
         return self.root / "cache" / "bytecode"
@@ -79,14 +89,18 @@ class Home:
         if is_new:
             self._close()
         for folder in (self.envs, self.code, self.runs, self.live_caches, self.snapshots, self.locks, self.data):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=folder_mode(self.root), parents=True, exist_ok=True)
 
     def _close(self) -> None:
         """Shut others out of a root that was there, as a mounted volume is; one that a group may write is shared."""
         mode = self.root.stat().st_mode & 0o7777
-        is_shared = bool(mode & 0o020)
         with contextlib.suppress(PermissionError):  # another user's folder: `doctor` says so
-            self.root.chmod(mode & ~0o007 if is_shared else 0o700)
+            self.root.chmod(mode & ~0o007 if is_shared(self.root) else 0o700)
+
+    def share(self) -> None:
+        """Let the group of a shared home have what this process and its children make; a private one is left alone."""
+        if self.root.is_dir() and is_shared(self.root):
+            os.umask(_GROUP_UMASK)
 
 
 @dataclass(frozen=True)

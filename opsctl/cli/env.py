@@ -61,8 +61,34 @@ def _lock_text(found: LockResult) -> str:
 
 
 @env.command()
+def fetch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder here that gets the files.")],
+    name: SetName = None,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Download the files of NAME.lock for the target's Python and platform into DIR, for `env rebuild --wheelhouse`.
+
+    Example: opsctl env fetch wheels
+    """
+    from opsctl.ops.env_fetch import fetch as download
+
+    found = download(workspace(config, target), folder, name, on_progress=teller(quiet=as_json))
+    if as_json:
+        ui.document(found)
+        return
+    what = f"{found.num_files} files for Python {found.python} on {found.platform}, {found.size_mib:.0f} MiB"
+    ui.text(f"{found.folder}: {what}; {found.num_new} of them new")
+
+
+@env.command()
 def rebuild(
     name: SetOrAuto = None,
+    wheelhouse: Annotated[
+        Path | None,
+        typer.Option(help="Bring the files from this folder, which `env fetch` filled; the target asks no index."),
+    ] = None,
     config: ConfigPath = None,
     target: TargetName = None,
     as_json: Json = False,
@@ -72,10 +98,12 @@ def rebuild(
     Whatever fails leaves the active environment as it was.
 
     Example: opsctl env rebuild
+
+    Example: opsctl env rebuild --wheelhouse wheels
     """
     from opsctl.ops.env_rebuild import rebuild as build
 
-    found = build(workspace(config, target), name, on_progress=teller(quiet=as_json))
+    found = build(workspace(config, target), name, wheelhouse=wheelhouse, on_progress=teller(quiet=as_json))
     if as_json:
         ui.document(found)
         return

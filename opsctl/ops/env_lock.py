@@ -11,8 +11,8 @@ from pathlib import Path
 
 from opsctl.errors import ConfigError, UsageError
 from opsctl.formats.lockfile import LockChanges, SetOptions, changes, parse_lock, parse_options, requirement_names
-from opsctl.formats.sources import failure, masked, source_variables, uv_environment, with_environment
-from opsctl.ops.sets import PinnedSet, configured_sources, pinned_set, sha256_of
+from opsctl.formats.sources import failure, masked, source_variables, uv_environment
+from opsctl.ops.sets import PinnedSet, configured, pinned_set, sha256_of
 from opsctl.ops.workspace import Workspace
 
 
@@ -82,7 +82,6 @@ def _resolve(
     upgrade: tuple[str, ...],
     upgrade_all: bool,
 ) -> None:
-    sources = with_environment(configured_sources(workspace.config.env, workspace.folder, os.environ), dict(os.environ))
     argv = [_uv(), "pip", "compile", wanted.wanted.name, "--output-file", part.name, "--quiet"]
     argv += ["--generate-hashes", "--only-binary", ":all:", "--no-header", "--python-version", options.python]
     argv += ["--python-platform", options.platform] if options.platform else []
@@ -90,7 +89,7 @@ def _resolve(
     argv += ["--upgrade"] if upgrade_all else []
     argv += ["--overrides", wanted.wanted.name] if options.is_complete else []
     argv += ["--excludes", "-"] if options.without else []
-    variables = source_variables(sources, torch_backend=options.torch_backend)
+    variables = source_variables(configured(workspace, os.environ), torch_backend=options.torch_backend)
     environment = uv_environment(variables, dict(os.environ))
     without = "".join(f"{name}\n" for name in options.without)
     done = subprocess.run(

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from opsctl.errors import UsageError
 from opsctl.formats.lockfile import parse_lock, parse_options, requirement_names
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, candidates, configured_sources, sha256_of
@@ -25,9 +26,16 @@ class Rebuilt:
     notes: tuple[str, ...] = ()
 
 
-def rebuild(workspace: Workspace, name: str | None = None, *, on_progress: OnProgress = unheard) -> Rebuilt:
+def rebuild(
+    workspace: Workspace,
+    name: str | None = None,
+    *,
+    wheelhouse: Path | None = None,
+    on_progress: OnProgress = unheard,
+) -> Rebuilt:
     """Leave an environment for NAME.lock standing, verified and active; for `auto` the driver chooses the lock.
 
+    With `wheelhouse`, a folder here, its files are brought along, and the target asks nobody for any.
     Raises ConfigError for a lock that is wrong, CheckFailed for a driver that is too old, Busy while another
     rebuild works, DiskFull, and what went wrong while building; the environment that was active before then still is.
     """
@@ -40,6 +48,8 @@ def rebuild(workspace: Workspace, name: str | None = None, *, on_progress: OnPro
     if plan.outcome is not None:
         return Rebuilt(plan.outcome, notes=(*notes, *plan.outcome.notes))
     drifted = tuple(f"{one.env_id} has drifted in {len(one.drifts)} places; built anew" for one in plan.drifted)
+    if wheelhouse is not None:
+        request = _with_wheels(workspace, request, wheelhouse, on_progress)
     run = _start(workspace, request, plan.machine, on_progress=on_progress)
     outcome = from_json(EnvOutcome, follow(workspace, run, on_progress=on_progress))
     return Rebuilt(outcome, run.run_id, (*notes, *drifted, *outcome.notes))
@@ -79,6 +89,15 @@ def _chosen_note(plan: EnvPlan, sets: dict[str, PinnedSet]) -> tuple[str, ...]:
         return ()
     why = f"driver {plan.driver}" if plan.driver else "no NVIDIA driver on the target"
     return (f"{why}: the set is {plan.name}, of {', '.join(sets)}",)
+
+
+def _with_wheels(workspace: Workspace, request: EnvRequest, folder: Path, on_progress: OnProgress) -> EnvRequest:
+    from opsctl.ops import wheelhouse
+
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint=f"`opsctl env fetch {folder}` makes and fills it")
+    wheels = wheelhouse.chosen(folder, parse_lock(request.lock, label=request.label), label=request.label)
+    return replace(request, sources=wheelhouse.bring(workspace, folder, wheels, on_progress=on_progress))
 
 
 def _start(workspace: Workspace, request: EnvRequest, machine: str, *, on_progress: OnProgress) -> RunRecord:

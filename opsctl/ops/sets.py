@@ -11,6 +11,7 @@ from pathlib import Path
 from opsctl.config import EnvConfig, nearest
 from opsctl.errors import ConfigError
 from opsctl.formats.drivers import AUTO
+from opsctl.formats.sources import with_environment
 from opsctl.ops.workspace import Workspace
 from opsctl.records.env import Sources
 
@@ -112,3 +113,8 @@ def configured_sources(settings: EnvConfig, folder: Path, environment: Mapping[s
         no_proxy=",".join(settings.no_proxy),
         python_mirror=address("python_mirror", settings.python_mirror),
     )
+
+
+def configured(workspace: Workspace, environment: Mapping[str, str]) -> Sources:
+    """Where files come from for what runs on this machine: as configured, else as uv's and pip's variables say."""
+    return with_environment(configured_sources(workspace.config.env, workspace.folder, environment), dict(environment))

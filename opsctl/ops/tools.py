@@ -17,9 +17,9 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from opsctl.errors import CommandFailed, MissingTool
-from opsctl.formats.sources import failure, masked, source_variables, uv_environment, with_environment
+from opsctl.formats.sources import failure, masked, source_variables, uv_environment
 from opsctl.ops.jobs import OnProgress, unheard
-from opsctl.ops.sets import configured_sources
+from opsctl.ops.sets import configured
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import to_json
 from opsctl.records.env import Tool
@@ -62,7 +62,8 @@ class LocalTool:
                 yield data
 
 
-def _sha256(path: Path) -> str:
+def sha256_of_file(path: Path) -> str:
+    """The file's hash in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -76,7 +77,7 @@ def local_uv() -> LocalTool:
     import uv
 
     path = Path(uv.find_uv_bin())
-    return _tool(path, _sha256(path))
+    return _tool(path, sha256_of_file(path))
 
 
 def uv_for(workspace: Workspace, machine: str, *, on_progress: OnProgress = unheard) -> LocalTool:
@@ -93,7 +94,7 @@ def uv_for(workspace: Workspace, machine: str, *, on_progress: OnProgress = unhe
             hint=f"known: {', '.join(UV_PROGRAMS)}; run opsctl on a machine of that kind instead",
         )
     kept = user_cache_path("opsctl") / "tools" / f"uv-{version('uv')}-{machine}"
-    if not kept.is_file() or _sha256(kept) != pinned.program:
+    if not kept.is_file() or sha256_of_file(kept) != pinned.program:
         on_progress({"text": f"fetching uv for {machine}", "done": None, "total": None})
         _fetch(workspace, machine, pinned, kept)
     return _tool(kept, pinned.program)
@@ -109,7 +110,7 @@ def _fetch(workspace: Workspace, machine: str, pinned: UvHashes, kept: Path) -> 
         exact = ("--require-hashes", "--only-binary", ":all:", "--python-platform", f"{machine}-manylinux2014")
         run_uv(workspace, (*words, *exact, "--requirements", str(lock)), doing=f"fetching uv for {machine}")
         program = Path(folder) / "site" / "bin" / "uv"
-        if (found := _sha256(program)) != pinned.program:
+        if (found := sha256_of_file(program)) != pinned.program:
             raise CommandFailed(
                 f"uv for {machine} has hash {found} instead of {pinned.program}",
                 hint="uv's cache on this machine holds it changed: `uv cache clean uv` clears it",
@@ -117,10 +118,20 @@ def _fetch(workspace: Workspace, machine: str, pinned: UvHashes, kept: Path) -> 
         program.replace(kept)
 
 
-def run_uv(workspace: Workspace, words: tuple[str, ...], *, doing: str, stdin: str = "") -> str:
+def run_uv(
+    workspace: Workspace,
+    words: tuple[str, ...],
+    *,
+    doing: str,
+    stdin: str = "",
+    torch_backend: str = "",
+    torch_version: str = "",
+) -> str:
     """The stdout of our own uv, which takes files from where the configuration says; raises what its failure means."""
-    sources = with_environment(configured_sources(workspace.config.env, workspace.folder, os.environ), dict(os.environ))
-    environment = uv_environment(source_variables(sources), dict(os.environ))
+    variables = source_variables(
+        configured(workspace, os.environ), torch_backend=torch_backend, torch_version=torch_version
+    )
+    environment = uv_environment(variables, dict(os.environ))
     argv = (str(local_uv().path), *words)
     done = subprocess.run(argv, env=environment, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:

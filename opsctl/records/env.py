@@ -233,6 +233,15 @@ class Tool:
 
 
 @dataclass(frozen=True)
+class Wheel:
+    """A file of a distribution that the operator's side brings to the target."""
+
+    name: str  # of the file
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
 class EnvRequest:
     """What a rebuild is asked for: a set's lock, and where its files come from."""
 

@@ -38,14 +38,16 @@ def _init_pid(name: str) -> int:
 
 
 @contextmanager
-def docker_place(mounts: Mapping[Path, str] = {}, *, memory: str = "") -> Iterator[Place]:
+def docker_place(mounts: Mapping[Path, str] = {}, *, memory: str = "", network: str = "") -> Iterator[Place]:
     """A running container with the user `ml`, the machine's certificates and an init.
 
-    `mounts`: folder of ours -> where it stands inside; `memory`: what all in it may use, as docker writes it.
+    `mounts`: folder of ours -> where it stands inside; `memory`: what all in it may use, as docker writes it;
+    `network`: none cuts it off.
     """
     name = f"opsctl-tests-{secrets.token_hex(4)}"
     volumes = [f"{CA_BUNDLE}:{CA_BUNDLE}:ro", *(f"{folder}:{inside}" for folder, inside in mounts.items())]
     options = [word for volume in volumes for word in ("-v", volume)] + (["--memory", memory] if memory else [])
+    options += ["--network", network] if network else []
     ran("docker", "run", "-d", "--init", "--name", name, "--shm-size", "256m", *options, IMAGE)
     try:
         ran("docker", "exec", name, "useradd", "-m", USER)

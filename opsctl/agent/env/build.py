@@ -20,7 +20,7 @@ from opsctl.agent.env.manifest import write as write_manifest
 from opsctl.agent.env.plan import LOCK_NAME, Wanted, understand, use_standing
 from opsctl.agent.env.uv import Uv
 from opsctl.agent.env.wheels import owners
-from opsctl.agent.files import write_atomic, write_record
+from opsctl.agent.files import folder_mode, write_atomic, write_record
 from opsctl.agent.hashing import digests
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
@@ -141,7 +141,7 @@ def _fresh_folder(home: Home, fingerprint: str) -> Path:
     while True:
         root = home.envs / f"{fingerprint[:12]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
         try:
-            root.mkdir(mode=0o755)
+            root.mkdir(mode=0o755 | folder_mode(home.envs))
         except FileExistsError:
             time.sleep(0.2)
         else:
@@ -150,7 +150,9 @@ def _fresh_folder(home: Home, fingerprint: str) -> Path:
 
 def _build_fresh(home: Home, request: EnvRequest, wanted: Wanted, progress: jobs.Progress) -> EnvOutcome:
     started = time.monotonic()
-    sources = with_environment(request.sources, dict(os.environ))
+    sources = request.sources
+    if not sources.is_offline:
+        sources = with_environment(sources, dict(os.environ))
     known = space.from_wheels(wanted.pins, local_folders(sources.find_links))
     space.ensure_room(home, known or space.from_last_build(home, wanted.name))
     paths = EnvPaths(_fresh_folder(home, wanted.fingerprint))
@@ -160,6 +162,8 @@ def _build_fresh(home: Home, request: EnvRequest, wanted: Wanted, progress: jobs
         shutil.rmtree(paths.root, ignore_errors=True)  # frees the disk for the error's own file; a rebuild sweeps too
         raise
     flip(home, paths)
+    if str(home.wheelhouse) in sources.find_links:
+        shutil.rmtree(home.wheelhouse, ignore_errors=True)  # what was brought is built, and lies in uv's cache
     num_files, num_bytes = totals(manifest)
     return EnvOutcome(
         env_id=paths.env_id,
@@ -176,7 +180,10 @@ def _build_fresh(home: Home, request: EnvRequest, wanted: Wanted, progress: jobs
 
 def build(home: Home, request: EnvRequest, progress: jobs.Progress, *, operator: str) -> EnvOutcome:
     """Leave an environment for this lock standing and active; raises what went wrong, the old one still active."""
-    with held(home.locks / LOCK_NAME, operator=operator, why=f"env rebuild of {request.name}", wait_s=jobs.LOCK_WAIT_S):
+    why = f"env rebuild of {request.name}"
+    with held(home.locks / LOCK_NAME, operator=operator, why=why, wait_s=jobs.LOCK_WAIT_S) as left:
+        if left:
+            progress.phase("lock", left)
         wanted = understand(request)
         ready, drifted = use_standing(home, wanted)
         if ready is not None:

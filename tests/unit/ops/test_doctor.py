@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from opsctl.agent import doctor_gpu
+from opsctl.formats.drivers import cuda_of
 from opsctl.formats.lockfile import parse_lock
 from opsctl.ops import doctor, doctor_checks, doctor_gpu_checks
 from opsctl.ops.doctor import CONTAINER_QUESTIONS, QUESTIONS, judge_sshd
 from opsctl.ops.doctor_checks import Need
-from opsctl.formats.drivers import cuda_of
 from opsctl.records.call import from_json
 from opsctl.records.doctor import Check, TargetFacts
 

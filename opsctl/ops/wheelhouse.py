@@ -1,0 +1,92 @@
+"""A folder of wheels on this machine, brought to a target with no way out. Never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import tenacity
+
+from opsctl.errors import CheckFailed, Disconnected, Unreachable
+from opsctl.formats.lockfile import Pin, normalised
+from opsctl.ops.jobs import OnProgress
+from opsctl.ops.tools import sha256_of_file
+from opsctl.ops.workspace import Workspace
+from opsctl.records.call import to_json
+from opsctl.records.env import Sources, Wheel
+
+_CHUNK_BYTES = 1 << 19
+_SHOWN = 5
+
+
+def chosen(folder: Path, pins: tuple[Pin, ...], *, label: str) -> tuple[Wheel, ...]:
+    """The files of the folder that the lock names; raises CheckFailed naming the packages that none is there for.
+
+    A package with a marker may be left out: it need not apply on the target.
+    """
+    by_package: dict[tuple[str, str], list[Path]] = {}
+    for path in sorted(folder.glob("*.whl")):
+        name, version = (*path.name.split("-"), "", "")[:2]
+        by_package.setdefault((normalised(name), version), []).append(path)
+    found: dict[str, Wheel] = {}
+    missing: list[str] = []
+    for pin in pins:
+        paths = by_package.get((pin.name, pin.version), [])
+        wheels = [wheel for path in paths if f"sha256:{(wheel := _wheel(path)).sha256}" in pin.hashes]
+        found |= {wheel.name: wheel for wheel in wheels}
+        if not wheels and not pin.marker:
+            other = f" (another file: {paths[0].name})" if paths else ""
+            missing.append(f"{pin.name}=={pin.version}{other}")
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise CheckFailed(
+            f"{folder} lacks what {label} names: {', '.join(missing[:_SHOWN])}{more}",
+            hint=f"`opsctl env fetch {folder}` fills it, where there is a way to the index",
+        )
+    return tuple(found.values())
+
+
+def _wheel(path: Path) -> Wheel:
+    return Wheel(path.name, sha256_of_file(path), path.stat().st_size)
+
+
+def bring(workspace: Workspace, folder: Path, wheels: tuple[Wheel, ...], *, on_progress: OnProgress) -> Sources:
+    """Push what the target lacks, each file from where a cut link left it; the result is where a build finds them."""
+    request = {"wheels": [to_json(wheel) for wheel in wheels]}
+    answer = workspace.client.call("wheels-wanted", request)
+    missing = [wheel for wheel in wheels if answer["there"][wheel.name] < wheel.size]
+    total = sum(wheel.size for wheel in missing)
+    before = 0
+    for number, wheel in enumerate(missing, start=1):
+        head = f"wheels: {number} of {len(missing)}, {wheel.name}"
+        _bring_one(workspace, folder / wheel.name, wheel, _teller(on_progress, head, before, total))
+        before += wheel.size
+    return Sources(find_links=(answer["folder"],), is_offline=True)
+
+
+def _teller(on_progress: OnProgress, head: str, before: int, total: int) -> OnProgress:
+    return lambda message: on_progress({"text": head, "done": before + (message.get("done") or 0), "total": total})
+
+
+def _bring_one(workspace: Workspace, path: Path, wheel: Wheel, on_progress: OnProgress) -> None:
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type((Disconnected, Unreachable)),
+        wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
+        before_sleep=lambda state: on_progress({"text": "the link was lost, reconnecting"}),
+        reraise=True,
+    )
+
+    def send() -> None:
+        there = workspace.client.call("wheels-wanted", {"wheels": [to_json(wheel)]})["there"][wheel.name]
+        if there < wheel.size:
+            body = {"wheel": to_json(wheel), "start": there}
+            workspace.client.call("put-wheel", body, uploads=_pieces(path, there), on_progress=on_progress)
+
+    again(send)
+
+
+def _pieces(path: Path, start: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while data := file.read(_CHUNK_BYTES):
+            yield data
