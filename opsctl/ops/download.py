@@ -59,7 +59,7 @@ class Downloader:
         except requests.RequestException as error:
             raise CommandFailed(
                 f"{masked(url)} cannot be fetched: {masked(str(error))}",
-                hint="run the command again, it goes on where it ended; see index_url, proxy and ca_bundle in opsctl.yaml",
+                hint="run the command again, it goes on where it ended; see index_url, proxy and ca_bundle",
             ) from None
         _check(part, path.name, url, sha256)
         part.replace(path)
