@@ -21,11 +21,27 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Put `data` at `path` whole or not at all: `.part`, fsync, rename.
+def is_shared(folder: Path) -> bool:
+    """Whether a group may write there: what we make in it is that group's too, and else the owner's alone."""
+    return bool(folder.stat().st_mode & 0o020)
+
+
+def file_mode(folder: Path) -> int:
+    """The mode of a new file in `folder`."""
+    return 0o660 if is_shared(folder) else 0o600
+
+
+def folder_mode(folder: Path) -> int:
+    """The mode of a new folder in `folder`."""
+    return 0o770 if is_shared(folder) else 0o700
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Put `data` at `path` whole or not at all: `.part`, fsync, rename; `mode` is else that of its folder.
 
     The part's name holds our pid, so that two writers never share one.
     """
+    mode = file_mode(path.parent) if mode is None else mode
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)

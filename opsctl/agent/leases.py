@@ -8,6 +8,7 @@ from pathlib import Path
 
 from opsctl.agent.files import read_record, write_record
 from opsctl.agent.home import Home
+from opsctl.agent.locks import describe
 from opsctl.agent.processes import is_alive
 from opsctl.errors import Busy
 from opsctl.records.events import GpuSample
@@ -21,17 +22,30 @@ def _lease(folder: Path, uuid: str, run_id: str) -> Path:
     return folder / f"gpu-{uuid}.{run_id}.lease"
 
 
-def holders(home: Home, uuid: str, is_live: IsLive) -> Iterator[tuple[str, LockOwner]]:
-    """The runs that hold a GPU and who started them; what dead runs left is cleared away."""
+def _found(home: Home, uuid: str) -> Iterator[tuple[str, LockOwner]]:
+    """The runs that have a lease of a GPU, dead ones among them."""
     for path in sorted(home.locks.glob(f"gpu-{uuid}.*.lease")):
-        run_id = path.name.removeprefix(f"gpu-{uuid}.").removesuffix(".lease")
         owner = read_record(LockOwner, path)
-        if owner is None:
-            continue
+        if owner is not None:
+            yield path.name.removeprefix(f"gpu-{uuid}.").removesuffix(".lease"), owner
+
+
+def holders(home: Home, uuid: str, is_live: IsLive) -> Iterator[tuple[str, LockOwner]]:
+    """The runs that hold a GPU and who started them."""
+    for run_id, owner in _found(home, uuid):
         if is_live(run_id) or is_alive(owner.process):
             yield run_id, owner
-        else:
-            path.unlink(missing_ok=True)
+
+
+def clear_dead(home: Home, gpus: tuple[GpuSample, ...], is_live: IsLive) -> tuple[str, ...]:
+    """Take away the leases that dead runs left on these GPUs; a sentence on each."""
+    notes = []
+    for gpu in gpus:
+        for run_id, owner in list(_found(home, gpu.uuid)):
+            if not is_live(run_id) and not is_alive(owner.process):
+                _lease(home.locks, gpu.uuid, run_id).unlink(missing_ok=True)
+                notes.append(f"took over GPU {gpu.index}, left by a run that died: {describe(owner)}")
+    return tuple(notes)
 
 
 def refuse_taken(home: Home, gpus: tuple[GpuSample, ...], is_live: IsLive) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pwd
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,22 @@ def is_alive(process: ProcessIdentity | None) -> bool:
         return False
     found = stat(process.pid)
     return found is not None and found.start == process.start and found.state not in "ZX"
+
+
+def owner(pid: int) -> int:
+    """The Unix user whose process it is, -1 where it is gone."""
+    try:
+        return (PROC / str(pid)).stat().st_uid
+    except FileNotFoundError:
+        return -1
+
+
+def user_name(uid: int) -> str:
+    """The name of a Unix user, or its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def pids() -> Iterator[int]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from opsctl.agent import tmux
 from opsctl.agent.home import RunPaths
+from opsctl.agent.processes import user_name
 from opsctl.agent.run_state import all_runs, find, status
 from opsctl.agent.session import Call
 from opsctl.errors import CheckFailed, CommandFailed, TimedOut
@@ -61,11 +64,25 @@ def wait(call: Call) -> RunStatus:
         time.sleep(POLL_S)
 
 
+def _refuse_strangers_terminal(found: RunStatus) -> None:
+    """Raise CheckFailed where the run's tmux server is another user's, which lets nobody else in."""
+    try:
+        user = Path(found.run.socket).stat().st_uid
+    except OSError:  # gone with its server
+        return
+    if os.geteuid() not in (0, user):
+        raise CheckFailed(
+            f"the terminal of run {found.run.run_id} is Unix user {user_name(user)}'s, and tmux lets nobody else in",
+            hint="`opsctl train logs -f` and `opsctl watch` follow the run",
+        )
+
+
 def attach(call: Call) -> list[str]:
     """The command that shows the run's pane on a terminal of the target; raises CheckFailed where there is none."""
     found = show_status(call)
     if found.state in ENDED:
         raise CheckFailed(f"run {found.run.run_id} is {found.state}", hint="`opsctl train logs` shows what it wrote")
+    _refuse_strangers_terminal(found)
     if not tmux.is_serving(found.run.socket):
         raise CheckFailed(
             f"the tmux server of run {found.run.run_id} is gone; the run itself goes on",

@@ -10,8 +10,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.agent import gpus, leases, tmux
-from opsctl.agent.files import read_record, write_record
+from opsctl.agent import baselines, gpus, leases, tmux
+from opsctl.agent.files import folder_mode, read_record, write_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
@@ -39,16 +39,19 @@ def start(call: Call, secrets: dict[str, str] | None = None) -> RunRecord:
     spec = from_json(RunSpec, call.request["spec"])
     check(spec)
     spec = locate(call.home, spec, has_cache=bool(call.request.get("cache")))
+    if spec.baseline:
+        baselines.load(call.home, spec.baseline)  # one that is not there is told now, not found missing later
     tmux.require_tmux()
     secrets = _receive_secrets(call, spec) if secrets is None else secrets
     call.home.ensure()
     lock = call.home.locks / f"run-{spec.name}.lock"
-    with held(lock, operator=call.operator, why=f"start of run {spec.name}"):
+    with held(lock, operator=call.operator, why=f"start of run {spec.name}") as left:
         _refuse_second(call.home, spec.name)
         run_id = new_run_id(spec.name, time.time(), randomness.token_hex(2))
         if call.request.get("placeholders"):
             spec = fill_in(spec, str(call.home.run(run_id).folder), data=str(call.home.data))
-        uuids = _lease(call.home, spec, run_id, operator=call.operator)
+        uuids, notes = _lease(call.home, spec, run_id, operator=call.operator)
+        spec = _noted(call, spec, (left, *notes))
         try:
             return _launch(call.home, spec, run_id, uuids, secrets)
         except BaseException:
@@ -79,7 +82,13 @@ def locate(home: Home, spec: RunSpec, *, has_cache: bool) -> RunSpec:
     env = _folder(home.envs, spec.env)
     code = _folder(home.code, spec.code)
     cache_dir = spec.cache_dir or (_cache_dir(home, env) if has_cache else "")
-    return replace(spec, env=env, code=code, cache_dir=cache_dir)
+    return replace(spec, env=env, env_place=_place(env), code=code, cache_dir=cache_dir)
+
+
+def _place(env: str) -> str:
+    from opsctl.agent.env.place import ensure_place
+
+    return str(ensure_place(Path(env))) if env else ""
 
 
 def _folder(parent: Path, name: str) -> str:
@@ -138,18 +147,28 @@ def _refuse_second(home: Home, name: str) -> None:
             )
 
 
-def _lease(home: Home, spec: RunSpec, run_id: str, *, operator: str) -> tuple[str, ...]:
+def _noted(call: Call, spec: RunSpec, notes: tuple[str, ...]) -> RunSpec:
+    """The spec with what a person should know of its start, which is also said at once."""
+    said = tuple(filter(None, notes))
+    for note in said:
+        call.session.progress(note)
+    return replace(spec, notes=(*spec.notes, *said))
+
+
+def _lease(home: Home, spec: RunSpec, run_id: str, *, operator: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The GPUs that the run holds now, by UUID, and from whom they were taken over."""
     if not spec.gpus:
-        return ()
+        return (), ()
     chosen: tuple[GpuSample, ...] = gpus.choose(gpus.ask(), spec.gpus)
     me = identity(os.getpid())
     assert me is not None, "a running process has an identity"
     owner = LockOwner(operator, me, time.time(), f"run {run_id}")
-    with held(home.locks / "gpus.lock", operator=operator, why=owner.why, wait_s=_GPU_LOCK_WAIT_S):
+    with held(home.locks / "gpus.lock", operator=operator, why=owner.why, wait_s=_GPU_LOCK_WAIT_S) as left:
+        notes = leases.clear_dead(home, chosen, lambda other: is_live(home.run(other)))
         if not spec.share:
             leases.refuse_taken(home, chosen, lambda other: is_live(home.run(other)))
         leases.take(home, chosen, run_id, owner)
-    return tuple(gpu.uuid for gpu in chosen)
+    return tuple(gpu.uuid for gpu in chosen), (left, *notes)
 
 
 # --- launch ----------------------------------------------------------------------------------------
@@ -170,7 +189,7 @@ def fill_in(spec: RunSpec, folder: str, *, data: str) -> RunSpec:
 
 def _launch(home: Home, spec: RunSpec, run_id: str, uuids: tuple[str, ...], secrets: dict[str, str]) -> RunRecord:
     paths = home.run(run_id)
-    paths.folder.mkdir(mode=0o700)
+    paths.folder.mkdir(mode=folder_mode(home.runs))
     socket = tmux.socket_path(paths, uid=os.getuid())
     record = RunRecord(
         run_id=run_id,

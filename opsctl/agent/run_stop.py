@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -10,12 +11,12 @@ from pathlib import Path
 from opsctl.agent.files import write_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.leases import release
-from opsctl.agent.processes import is_alive
+from opsctl.agent.processes import is_alive, owner, user_name
 from opsctl.agent.run_queries import ENDED, status_of
 from opsctl.agent.run_state import find
 from opsctl.agent.session import Call
 from opsctl.agent.signals import Ending, members_of
-from opsctl.errors import CommandFailed
+from opsctl.errors import CheckFailed, CommandFailed
 from opsctl.records.process import ProcessIdentity
 from opsctl.records.run import ExitRecord, RunStatus, StopRequest
 from opsctl.records.verdict import Verdict
@@ -46,7 +47,8 @@ def _grace_s(asked: StopRequest, found: RunStatus) -> float:
 def _ask_recorder(call: Call, paths: RunPaths, recorder: ProcessIdentity, asked: StopRequest, found: RunStatus) -> None:
     grace_s = _grace_s(asked, found)
     write_record(paths.stop_request, asked)
-    os.kill(recorder.pid, signal.SIGTERM)
+    with contextlib.suppress(PermissionError):  # another user's, in a shared home: it looks for the request itself
+        os.kill(recorder.pid, signal.SIGTERM)
     call.session.progress(f"asked {found.run.run_id} to stop; it may take {grace_s:g} s")
     deadline = time.monotonic() + grace_s + SLACK_S
     while status_of(paths).state not in ENDED:
@@ -61,9 +63,21 @@ def _ask_recorder(call: Call, paths: RunPaths, recorder: ProcessIdentity, asked:
         time.sleep(_POLL_S)
 
 
+def _refuse_strangers_job(found: RunStatus) -> None:
+    """Raise CheckFailed where only another user can end, or even see, what the dead recorder left."""
+    job = found.run.job
+    if job is None or not is_alive(job) or os.geteuid() in (0, user := owner(job.pid)):
+        return
+    raise CheckFailed(
+        f"the job of run {found.run.run_id} is a process of Unix user {user_name(user)}, who alone may end it",
+        hint="let that user, or root on the target, run `opsctl train stop`",
+    )
+
+
 def _end_ourselves(home: Home, paths: RunPaths, asked: StopRequest, found: RunStatus) -> None:
     """Nobody owns the run any more: end what is left and write the record that its recorder could not."""
     run_id = found.run.run_id
+    _refuse_strangers_job(found)
     ending = Ending(lambda: members_of(run_id), deadline=time.monotonic() + _grace_s(asked, found))
     while not ending.step(time.monotonic()):
         if time.monotonic() > ending.deadline + SLACK_S:

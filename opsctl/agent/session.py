@@ -200,5 +200,6 @@ class Call:
     def __init__(self, session: Session, request: dict[str, Any]) -> None:
         self.session = session
         self.home = Home.at(request["home"])
+        self.home.share()
         self.operator: str = request.get("operator", "unknown")
         self.request: dict[str, Any] = request.get("request", {})

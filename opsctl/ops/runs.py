@@ -27,16 +27,22 @@ def start(
     secrets: Mapping[str, Secret] | None = None,
     has_placeholders: bool = False,
     has_cache: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> RunRecord:
     """Start a run; raises Busy, UsageError, MissingTool, or what kept the job from starting.
 
     `has_placeholders`: {run}, {data}, {code} and {cache} in the command are filled in on the target.
-    `has_cache`: the run gets the live compile cache of its environment.
+    `has_cache`: the run gets the live compile cache of its environment. `say` gets what is worth knowing meanwhile,
+    such as a dead run whose GPU was taken over.
     """
     request = {"spec": to_json(spec), "placeholders": has_placeholders, "cache": has_cache}
     values = {name: secret.reveal() for name, secret in (secrets or {}).items()}
     uploads = (json.dumps(values).encode(),) if values else ()
-    return from_json(RunRecord, workspace.client.call("run-start", request, uploads=uploads))
+
+    def told(message: dict[str, Any]) -> None:
+        say(message["text"])
+
+    return from_json(RunRecord, workspace.client.call("run-start", request, uploads=uploads, on_progress=told))
 
 
 def listing(workspace: Workspace, *, kind: str | None = None) -> list[RunStatus]:

@@ -17,13 +17,15 @@ from opsctl.target.wire import Message as Message  # callers type what they get 
 
 _START_LIMIT_S = 30.0
 
-# The words after it are data: home, sha256, size, python, verb. Nothing of a user is ever pasted in.
+# The words after it are data: home, sha256, size, python, verb. Nothing of a user is ever pasted in. A home that
+# its group may write is shared: what lies there is the group's.
 BOOTSTRAP = r"""h=$1 s=$2 n=$3 p=$4 v=$5
 case $h in '~') h=$HOME;; '~/'*) h=$HOME/${h#??};; esac
 a=$h/agent/opsctl-agent-$(printf %.12s "$s").pyz
 command -v "$p" >/dev/null 2>&1 || { echo opsctl-no-python; exit 69; }
 if [ -f "$a" ] && [ "$(sha256sum <"$a")" = "$s  -" ]; then :; else
-  umask 077; mkdir -p "$h/agent" || exit 73
+  case $(ls -ld "$h" 2>/dev/null) in d????w*) umask 007;; *) umask 077;; esac
+  mkdir -p "$h/agent" || exit 73
   echo opsctl-push; t=$a.$$.part
   head -c "$n" >"$t" && [ "$(sha256sum <"$t")" = "$s  -" ] && mv "$t" "$a" || { rm -f "$t"; exit 74; }
 fi

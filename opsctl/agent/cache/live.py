@@ -12,7 +12,7 @@ from typing import Any
 
 from opsctl.agent.cache.key import CacheKey, key_of, key_without_env
 from opsctl.agent.env.layout import active, find
-from opsctl.agent.files import write_record
+from opsctl.agent.files import folder_mode, write_record
 from opsctl.agent.home import Home
 from opsctl.errors import CheckFailed, TimedOut
 from opsctl.records.cache import Warmed
@@ -66,7 +66,7 @@ def current_key(home: Home) -> CacheKey | None:
 def ensure_live(home: Home, key: CacheKey) -> LivePaths:
     """Make the live cache's folder, and say in it what its key is."""
     live = live_of(home, key)
-    live.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    live.root.mkdir(mode=folder_mode(home.live_caches), parents=True, exist_ok=True)
     if not live.key.is_file():
         write_record(live.key, key.fields)
     return live

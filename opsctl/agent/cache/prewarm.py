@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.agent import jobs
-from opsctl.agent.cache.conditions import with_machine
+from opsctl.agent.cache.conditions import machine_conditions, with_threads
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, read_json, read_warmed, remember_warmed
 from opsctl.agent.cache.snapshot import cache_lock
 from opsctl.agent.env.layout import find
+from opsctl.agent.env.place import place
 from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
@@ -31,11 +32,13 @@ def prewarm(call: Call) -> Any:
 
     The environment and the cache folder are filled in here, since only the target knows them.
     """
+    call.home.ensure()
     spec = from_json(RunSpec, call.request["spec"])
     uses_env = bool(call.request.get("uses_env", True))
     env = find(call.home, Path(spec.env).name) if uses_env else None
     live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=uses_env))
-    conditions = json.dumps(call.request.get("conditions", {}))
+    place_of_env = str(place(env.root)) if env else ""
+    conditions = json.dumps({**call.request.get("conditions", {}), **machine_conditions(place_of_env)})
     words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, conditions, "--", *spec.argv)
     located = replace(spec, argv=(*agent_argv(), *words), env=str(env.root) if env else "", cache_dir=str(live.root))
     return start_job(call, located, has_placeholders=True)
@@ -83,7 +86,9 @@ def warm(
     folder = Path.cwd()
     key = CacheKey({name: str(value) for name, value in read_json(live.key).items()})
     home = Home.at(str(live.root.parents[2]))
-    with held(cache_lock(home, key), operator=operator, why=f"cache prewarm of {job}", wait_s=jobs.LOCK_WAIT_S):
+    with held(cache_lock(home, key), operator=operator, why=f"cache prewarm of {job}", wait_s=jobs.LOCK_WAIT_S) as left:
+        if left:
+            progress.phase("lock", left)
         before = listing(live.root)
         progress.phase("prewarm", " ".join(argv))
         seconds = run_command(argv)
@@ -102,7 +107,7 @@ def warm(
             report=report,
             run_id=folder.name,
             cache_dir=str(live.root),
-            conditions=with_machine(conditions, report),
+            conditions=with_threads(conditions, report),
         )
         remember_warmed(live, warmed)
     return warmed

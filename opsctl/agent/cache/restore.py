@@ -22,7 +22,7 @@ from opsctl.agent.cache.live import (
 from opsctl.agent.cache.portable import place, portable_digests
 from opsctl.agent.cache.snapshot import cache_lock, is_saved
 from opsctl.agent.cache.snapshots import archive_path, choose, pythons
-from opsctl.agent.files import fsync_folder, write_record
+from opsctl.agent.files import folder_mode, fsync_folder, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
@@ -55,7 +55,10 @@ def bring_back(call: Call, record: SnapshotRecord, key: CacheKey, *, replace: bo
     Raises CheckFailed (damaged, or the live cache is warm), Busy, DiskFull; the live cache then is as it was.
     """
     started, home = time.monotonic(), call.home
-    with held(cache_lock(home, key), operator=call.operator, why=f"restore of {record.snapshot_id}", wait_s=1.0):
+    why = f"restore of {record.snapshot_id}"
+    with held(cache_lock(home, key), operator=call.operator, why=why, wait_s=1.0) as left:
+        if left:
+            call.session.progress(left)
         live = live_of(home, key)
         files = listing(live.root)
         if files and content_digest(portable_digests(live.root, sorted(files), root=str(live.root))) == content_digest(
@@ -104,7 +107,7 @@ def _put_in_place(call: Call, record: SnapshotRecord, key: CacheKey, *, is_saved
     beside = home.live_caches / f".restore-{os.getpid()}"
     for leftover in home.live_caches.glob(".restore-*"):
         shutil.rmtree(leftover)
-    beside.mkdir(mode=0o700)
+    beside.mkdir(mode=folder_mode(home.live_caches))
     try:
         _unpack(call, record, beside)
         place(beside, record.files, root=str(live.root))

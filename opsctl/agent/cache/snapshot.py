@@ -78,8 +78,10 @@ def snapshot(call: Call) -> Any:
     if record is not None:
         found = summary(call.home, record, current_key(call.home))
         return {"outcome": SnapshotOutcome(found, is_new=False), "run": None}
-    with held(cache_lock(call.home, key), operator=call.operator, why="start of a cache snapshot"):
-        pass  # whoever holds it is named at once, rather than by a run that fails
+    with held(cache_lock(call.home, key), operator=call.operator, why="start of a cache snapshot") as left:
+        if left:
+            call.session.progress(left)
+        # whoever holds it is named at once, rather than by a run that fails
     words = ("job", "cache-snapshot", str(call.home.root), key.digest, call.operator)
     spec = RunSpec(RUN_NAME, (*agent_argv(), *words), kind="snapshot", operator=call.operator, why="cache snapshot")
     return {"outcome": None, "run": start_job(call, spec)}

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from opsctl.agent.files import fsync_folder, write_atomic
+from opsctl.agent.files import file_mode, fsync_folder, write_atomic
 from opsctl.records.call import to_json
 from opsctl.records.run import ExitRecord
 
@@ -20,7 +20,8 @@ class ExitFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reserve = path.with_name(path.name + ".reserve")
-        self._descriptor: int | None = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor: int | None = os.open(self._reserve, flags, file_mode(path.parent))
         os.pwrite(self._descriptor, b" " * RESERVED_BYTES, 0)
 
     def write(self, record: ExitRecord) -> None:

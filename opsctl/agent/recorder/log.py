@@ -6,6 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from opsctl.agent.files import file_mode
+
 BACKLOG_LIMIT_BYTES = 1 << 20
 _LOST = b"\n[opsctl: %d bytes of output are missing here, since the disk was full]\n"
 
@@ -14,7 +16,8 @@ class AppendFile:
     """A file that only grows; what cannot be written waits in memory, up to a limit, and is tried again."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, file_mode(path.parent))
         self._backlog = b""
         self.size = os.fstat(self._descriptor).st_size
         self.num_lost_bytes = 0

@@ -11,7 +11,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.agent.files import read_record, write_record
+from opsctl.agent.files import file_mode, read_record, write_record
 from opsctl.agent.home import RunPaths
 from opsctl.agent.main import agent_argv, as_opsctl_error
 from opsctl.agent.processes import RUN_ID_VARIABLE, identity
@@ -25,7 +25,7 @@ from opsctl.records.run import RunRecord
 def _redirect_errors(path: Path) -> None:
     """What this process says about itself goes to a file, not to the job's screen."""
     with contextlib.suppress(OSError):  # disk full: then it is not said
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, file_mode(path.parent))
         os.dup2(descriptor, 2)
         os.close(descriptor)
     faulthandler.enable(2)
