@@ -11,7 +11,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from opsctl.agent.files import fsync_folder, write_record
+from opsctl.agent.files import folder_mode, fsync_folder, write_record
 from opsctl.agent.session import Call
 from opsctl.errors import CommandFailed, UsageError
 
@@ -79,7 +79,7 @@ def safe_name(name: str) -> PurePosixPath:
 
 def unpack(archive: BinaryIO, folder: Path) -> int:
     """Write an archive's files below a new folder; links, devices and names that lead out are refused."""
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=folder_mode(folder.parent))
     num_files = 0
     with tarfile.open(fileobj=archive, mode="r:") as tar:
         for member in tar:
