@@ -5,7 +5,7 @@ Never touches a cache that holds anything, and never keeps a run from starting: 
 
 from __future__ import annotations
 
-from opsctl.agent.cache.conditions import compare, machine_conditions
+from opsctl.agent.cache.conditions import compare, machine_conditions, place_of_jobs
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.known import is_known
 from opsctl.agent.cache.live import key_for, listing, live_of, read_warmed
@@ -22,8 +22,10 @@ def look(call: Call) -> StartCache:
     """The StartCache of request["job"] in request["env"]; request["conditions"] are those of now."""
     call.home.ensure()
     job, has_prewarm = call.request["job"], bool(call.request["has_prewarm"])
-    conditions = {**call.request["conditions"], **machine_conditions()}
-    key = key_for(call.home, env=call.request.get("env", ""), uses_env=call.request.get("uses_env", True))
+    env, uses_env = call.request.get("env", ""), bool(call.request.get("uses_env", True))
+    place = place_of_jobs(call.home, env=env, uses_env=uses_env)
+    conditions = {**call.request["conditions"], **machine_conditions(place)}
+    key = key_for(call.home, env=env, uses_env=uses_env)
     live = live_of(call.home, key)
     if listing(live.root):
         return judge(read_warmed(live).get(job), job, conditions) if has_prewarm else StartCache()

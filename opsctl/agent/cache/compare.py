@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.agent.cache.conditions import compare, machine_conditions
+from opsctl.agent.cache.conditions import compare, machine_conditions, place_of_jobs
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import LivePaths, key_for, listing, live_of, read_json, read_warmed
 from opsctl.agent.cache.portable import portable_digests
@@ -109,7 +109,7 @@ def explain(call: Call) -> CacheExplanation:
     key = key_for(home, uses_env=uses_env)
     found = side(home, call.request["cache"], uses_env=uses_env) if call.request["cache"] else _likely(home, key)
     warmed = found.warmed.get(job)
-    now = {**call.request["conditions"], **machine_conditions()}
+    now = {**call.request["conditions"], **machine_conditions(place_of_jobs(home, uses_env=uses_env))}
     return CacheExplanation(
         subject=found.name,
         job=job,

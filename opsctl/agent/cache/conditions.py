@@ -10,24 +10,33 @@ import re
 from pathlib import Path
 from typing import Any
 
+from opsctl.agent.env.layout import find
+from opsctl.agent.env.place import place
+from opsctl.agent.home import Home
 from opsctl.records.cache import Difference
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def machine_conditions() -> dict[str, str]:
-    """What the machine adds: the GPU driver, and the CPUs that this process may use."""
+def machine_conditions(place_of_env: str) -> dict[str, str]:
+    """What the target adds: where jobs see their environment, the GPU driver, and the CPUs that we may use."""
     found = {"cpus": str(len(os.sched_getaffinity(0)))}
+    if place_of_env:
+        found["environment at"] = place_of_env  # torch has its headers' path in the keys of C++ code
     if _DRIVER.is_file():
         match = re.search(r"\d+\.\d+(\.\d+)?", _DRIVER.read_text())
         found["driver"] = match.group() if match else "unknown"
     return found
 
 
-def with_machine(conditions: dict[str, str], report: dict[str, Any]) -> dict[str, str]:
-    """What the client knows, what the machine adds, and the threads that the job says it used."""
-    threads = {"threads": str(report["threads"])} if "threads" in report else {}
-    return {**conditions, **machine_conditions(), **threads}
+def place_of_jobs(home: Home, *, env: str = "", uses_env: bool = True) -> str:
+    """Where jobs see the environment of this id ("" = the active one), "" where they use none."""
+    return str(place(find(home, Path(env).name).root)) if uses_env else ""
+
+
+def with_threads(conditions: dict[str, str], report: dict[str, Any]) -> dict[str, str]:
+    """The conditions, and the threads that the job says it used."""
+    return {**conditions, "threads": str(report["threads"])} if "threads" in report else conditions
 
 
 def compare(now: dict[str, str], then: dict[str, str]) -> tuple[Difference, ...]:

@@ -32,6 +32,7 @@ _SPARE_BYTES = 64 << 20
 
 def verify(call: Call) -> Any:
     """Start the check that request["spec"] describes, its argv the job's prewarm; returns the RunRecord."""
+    call.home.ensure()
     spec = from_json(RunSpec, call.request["spec"])
     uses_env = bool(call.request.get("uses_env", True))
     env = find(call.home, Path(spec.env).name) if uses_env else None

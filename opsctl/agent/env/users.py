@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from opsctl.agent.home import Home
 from opsctl.agent.processes import RUN_ID_VARIABLE, environ, pids, words
@@ -21,8 +21,10 @@ def users(home: Home) -> dict[str, list[str]]:
     live = {run_id for ids in found.values() for run_id in ids}
     for pid in pids():
         root = env_of(words(pid), environ(pid), f"{home.envs}/", live)
-        if root:
-            found.setdefault(root, []).append(f"process {pid} ({PurePath(words(pid)[0].decode()).name or '?'})")
+        if root:  # jobs see a build by a link that all builds of its set share
+            found.setdefault(str(Path(root).resolve()), []).append(
+                f"process {pid} ({PurePath(words(pid)[0].decode()).name or '?'})"
+            )
     return found
 
 

@@ -28,8 +28,9 @@ def environment(
     found |= dict.fromkeys(("PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"), "1")
     found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # so that 5 is nvidia-smi's 5
     if spec.env:
-        found["VIRTUAL_ENV"] = spec.env
-        found["PATH"] = os.pathsep.join((f"{spec.env}/bin", base.get("PATH", os.defpath)))
+        place = spec.env_place or spec.env
+        found["VIRTUAL_ENV"] = place
+        found["PATH"] = os.pathsep.join((f"{place}/bin", base.get("PATH", os.defpath)))
     if spec.code:
         found["PYTHONPATH"] = spec.code
     if spec.cache_dir:
