@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -31,7 +32,7 @@ class Tree:
     entries: dict[str, os.stat_result]
     skipped: tuple[str, ...] = ()  # sockets, pipes and devices
 
-    @property
+    @functools.cached_property
     def num_bytes(self) -> int:
         return sum(one.st_size for one in self.entries.values() if stat.S_ISREG(one.st_mode))
 
@@ -91,14 +92,14 @@ def pack(root: Path, found: Tree, archive: Path, codec: Codec, *, told: Told) ->
     Raises Busy where a file changes under our hands.
     """
     manifest: dict[str, str] = {}
-    done = 0
+    done, total = 0, found.num_bytes
     with archive.open("wb") as out, piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
         assert child.stdin is not None
         with tarfile.open(fileobj=child.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for path, seen in found.entries.items():
                 manifest[path] = _add(tar, root / path, path, seen)
                 done += seen.st_size if stat.S_ISREG(seen.st_mode) else 0
-                told(done, found.num_bytes)
+                told(done, total)
         child.stdin.close()
     with archive.open("rb") as written:
         os.fsync(written.fileno())

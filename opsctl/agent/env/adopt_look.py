@@ -192,7 +192,7 @@ def outside(root: Path) -> tuple[str, ...]:
 
 def _added_folders(file: Path) -> list[str]:
     rows = (row.strip() for row in file.read_text(errors="replace").splitlines())
-    return [row for row in rows if row and not row.startswith(("#", "import ", "import\t"))]
+    return list(dict.fromkeys(row for row in rows if row and not row.startswith(("#", "import ", "import\t"))))
 
 
 def _is_below(root: Path, path: Path) -> bool:
