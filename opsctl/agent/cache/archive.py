@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,7 +38,9 @@ else:
 _CHUNK_BYTES = 1 << 20
 _COPY_MODE = 0o755
 
-Told = Callable[[int, int], None]  # bytes done, bytes in all
+_TELL_PERIOD_S = 0.3
+
+Told = Callable[[int, int], None]  # bytes done, bytes in all; called now and then
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def codec_for(archive: Path, pythons: tuple[str, ...]) -> Codec:
 def pack(root: Path, names: list[str], archive: Path, codec: Codec, *, told: Told) -> None:
     """Write the files `names` of `root` into a new archive, and to the disk."""
     total = sum((root / name).stat().st_size for name in names)
-    done = 0
+    done, told = 0, _seldom(told)
     with archive.open("wb") as out, piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
         assert child.stdin is not None
         with tarfile.open(fileobj=child.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
@@ -114,6 +117,19 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
         member.mode = stat.st_mode & _COPY_MODE
         tar.addfile(member, file)
     return stat.st_size
+
+
+def _seldom(told: Told) -> Told:
+    """The same, called at most a few times a second: a cache has thousands of files."""
+    last = [0.0]
+
+    def tell(done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - last[0] >= _TELL_PERIOD_S:
+            last[0] = now
+            told(done, total)
+
+    return tell
 
 
 @contextlib.contextmanager
@@ -192,7 +208,7 @@ def check(archive: Path, expected: dict[str, str], codec: Codec, *, limit_bytes:
 
 def _read(archive: Path, expected: dict[str, str], codec: Codec, take: Take, *, limit_bytes: int, told: Told) -> None:
     seen: set[str] = set()
-    done = 0
+    done, told = 0, _seldom(told)
     with archive.open("rb") as packed, piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
