@@ -36,12 +36,12 @@ def facts(call: Call) -> TargetFacts:
     """Everything at once; request["python"] is the Python that the set wants, "" for any."""
     home = call.home
     home.ensure()
-    python = _python(call.request.get("python", ""))
+    python = _python(call.request.get("python", ""), call.home.pythons)
     return TargetFacts(
         time=time.time(),
         user=_user(),
         home=str(home.root),
-        home_mode=home.root.stat().st_mode & 0o777,
+        home_mode=home.root.stat().st_mode & 0o7777,
         disk_free_mib=shutil.disk_usage(home.root).free / 2**20,
         shm_mib=_shm_mib(),
         flock_problem=_flock_problem(home),
@@ -105,10 +105,10 @@ def _locale_problem() -> str:
     return "" if found.lower().replace("-", "") == "utf8" else f"text is {found}"
 
 
-def _python(wanted: str) -> PythonFacts:
+def _python(wanted: str, brought: Path) -> PythonFacts:
     has_venv = all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
     try:
-        found = find_python(wanted or ".".join(map(str, sys.version_info[:2])))
+        found = find_python(wanted or ".".join(map(str, sys.version_info[:2])), brought)
     except MissingTool as error:
         return PythonFacts(problem=error.message, has_venv=has_venv)
     include = _said((found.executable, "-I", "-c", _INCLUDE))[0].strip()

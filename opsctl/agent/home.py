@@ -57,6 +57,11 @@ class Home:
         return self.root / "cache" / "known.json"
 
     @property
+    def pythons(self) -> Path:
+        """Interpreters that uv brought for sets whose Python the target lacks."""
+        return self.root / "pythons"
+
+    @property
     def wheelhouse(self) -> Path:
         """Wheels that the operator's side brought for a build."""
         return self.root / "wheelhouse"

@@ -17,7 +17,7 @@ from opsctl.agent.env.install import Installed, InstallWatch, install
 from opsctl.agent.env.layout import EnvPaths, flip, unfinished
 from opsctl.agent.env.manifest import VENV, Entry, Manifest, entries, listing, totals
 from opsctl.agent.env.manifest import write as write_manifest
-from opsctl.agent.env.plan import LOCK_NAME, Wanted, understand, use_standing
+from opsctl.agent.env.plan import LOCK_NAME, Wanted, understand, understood, use_standing
 from opsctl.agent.env.uv import Uv
 from opsctl.agent.env.wheels import owners
 from opsctl.agent.files import folder_mode, write_atomic, write_record
@@ -26,7 +26,7 @@ from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.tools import tool_path
 from opsctl.errors import CheckFailed
-from opsctl.formats.lockfile import exact_requirements
+from opsctl.formats.lockfile import exact_requirements, parse_options
 from opsctl.formats.sources import local_folders, source_variables, with_environment
 from opsctl.records.call import from_json
 from opsctl.records.env import SOURCES_VARIABLE, EnvOutcome, EnvRecord, EnvRequest, Sources
@@ -71,17 +71,11 @@ class Build:
         return install(self.paths, replace(uv, say=watch.row), self.wanted.pins, self.progress, watch)
 
     def _uv(self) -> Uv:
+        pinned = self.wanted.version_of("torch")
         variables = source_variables(
-            self.sources,
-            torch_backend=self.wanted.options.torch_backend,
-            torch_version=self.wanted.version_of("torch"),
+            self.sources, torch_backend=self.wanted.options.torch_backend, torch_version=pinned
         )
-        return Uv(
-            program=tool_path(self.home, self.request.tool),
-            python=self.paths.python,
-            sources=variables,
-            say=self.progress.log,
-        )
+        return Uv(tool_path(self.home, self.request.tool), self.paths.python, self.progress.log, sources=variables)
 
     def _compile(self, installed: Installed) -> None:
         """Write the bytecode of everything; a source that does not parse stays without."""
@@ -178,13 +172,25 @@ def _build_fresh(home: Home, request: EnvRequest, wanted: Wanted, progress: jobs
     )
 
 
+def _understand(home: Home, request: EnvRequest, progress: jobs.Progress) -> Wanted:
+    """The request understood; a Python that is missing is brought first."""
+    if found := understood(request, home):
+        return found
+    options = parse_options(request.lock, label=request.label)
+    progress.phase("python", f"bringing Python {options.python}")
+    sources = with_environment(request.sources, dict(os.environ))
+    program = tool_path(home, request.tool)
+    Uv(program, Path(), progress.log, sources=source_variables(sources)).bring_python(options.python, home.pythons)
+    return understand(request, home)
+
+
 def build(home: Home, request: EnvRequest, progress: jobs.Progress, *, operator: str) -> EnvOutcome:
     """Leave an environment for this lock standing and active; raises what went wrong, the old one still active."""
     why = f"env rebuild of {request.name}"
     with held(home.locks / LOCK_NAME, operator=operator, why=why, wait_s=jobs.LOCK_WAIT_S) as left:
         if left:
             progress.phase("lock", left)
-        wanted = understand(request)
+        wanted = _understand(home, request, progress)
         ready, drifted = use_standing(home, wanted)
         if ready is not None:
             return ready

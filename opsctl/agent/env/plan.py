@@ -9,6 +9,7 @@ from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.python import Python, find_python
 from opsctl.agent.env.verify import check
 from opsctl.agent.home import Home
+from opsctl.errors import MissingTool
 from opsctl.formats.drivers import choose, cuda_of
 from opsctl.formats.lockfile import Pin, SetOptions, fingerprint, parse_lock, parse_options
 from opsctl.records.env import EnvCheck, EnvOutcome, EnvRecord, EnvRequest
@@ -40,11 +41,11 @@ def chosen(asked: list[EnvRequest], driver: str) -> EnvRequest:
     return next(one for one in asked if one.name == name)
 
 
-def understand(request: EnvRequest) -> Wanted:
+def understand(request: EnvRequest, home: Home) -> Wanted:
     """Read the lock and find the Python; raises ConfigError (file and line) or MissingTool."""
     pins = parse_lock(request.lock, label=request.label)
     options = parse_options(request.lock, label=request.label)
-    python = find_python(options.python)
+    python = find_python(options.python, home.pythons)
     return Wanted(
         name=request.name,
         pins=pins,
@@ -52,6 +53,16 @@ def understand(request: EnvRequest) -> Wanted:
         python=python,
         fingerprint=fingerprint(pins, python=python.version, platform=python.platform),
     )
+
+
+def understood(request: EnvRequest, home: Home) -> Wanted | None:
+    """The same, or None where only the Python is missing and may be brought."""
+    try:
+        return understand(request, home)
+    except MissingTool:
+        if not request.sources.python_mirror:
+            raise
+        return None
 
 
 def _outcome(paths: EnvPaths, record: EnvRecord, found: EnvCheck, *, was_active: bool, started: float) -> EnvOutcome:

@@ -1,4 +1,4 @@
-"""The Python that an environment is built with: found on the target, never downloaded unasked."""
+"""The Python that an environment is built with: found on the target, or brought there by an earlier build."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
+from pathlib import Path
 
 from opsctl.errors import MissingTool
 
@@ -63,16 +64,18 @@ def fits(version: str, wanted: str) -> bool:
     return version.split(".")[: len(asked)] == asked
 
 
-def _candidates(wanted: str) -> tuple[str, ...]:
+def _candidates(wanted: str, brought: Path) -> tuple[str, ...]:
     minor = re.match(r"\d+\.\d+", wanted)
     names = (f"python{minor.group()}" if minor else "", "python3", "python")
-    return (sys.executable, *(found for name in names if name and (found := shutil.which(name))))
+    found = (path for name in names if name and (path := shutil.which(name)))
+    ours = sorted(map(str, brought.glob("*/bin/python3")), reverse=True)
+    return (sys.executable, *found, *ours)
 
 
-def find_python(wanted: str) -> Python:
-    """The interpreter of the target that fits "3.11" or "3.11.7"; raises MissingTool naming what was found."""
+def find_python(wanted: str, brought: Path) -> Python:
+    """The interpreter that fits "3.11" or "3.11.7", on PATH or below `brought`; raises MissingTool naming them."""
     seen: list[str] = []
-    for candidate in dict.fromkeys(_candidates(wanted)):
+    for candidate in dict.fromkeys(_candidates(wanted, brought)):
         python = facts(candidate)
         if python is not None and fits(python.version, wanted):
             return python
@@ -80,5 +83,5 @@ def find_python(wanted: str) -> Python:
     raise MissingTool(
         f"the set wants Python {wanted}, and the target has none: {'; '.join(seen)}",
         hint=f"install python{wanted} there (Debian: apt-get install python{wanted} python{wanted}-dev),"
-        " or change `python` in the set",
+        " set env.python_mirror to have it brought, or change `python` in the set",
     )

@@ -49,6 +49,11 @@ class Uv:
         self._run(("venv", "--no-project", "--allow-existing", "--python", interpreter, "--no-python-downloads",
                    str(folder)))  # fmt: skip
 
+    def bring_python(self, version: str, folder: Path) -> None:
+        """Unpack this Python below `folder`, from the mirror that the sources name; uv knows its hash."""
+        places = ("--install-dir", str(folder), "--no-bin")
+        self._run(("python", "install", version, *places))
+
     def cache_folder(self) -> Path:
         """Where uv keeps what it unpacked."""
         done = subprocess.run(

@@ -11,7 +11,7 @@ from typing import Any
 from opsctl.agent.env.driver import version
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.manifest import read_totals
-from opsctl.agent.env.plan import chosen, understand, use_standing
+from opsctl.agent.env.plan import chosen, understood, use_standing
 from opsctl.agent.env.users import users
 from opsctl.agent.env.verify import check, resolve
 from opsctl.agent.files import write_atomic
@@ -21,6 +21,7 @@ from opsctl.agent.session import Call
 from opsctl.agent.tools import has_tool
 from opsctl.errors import CheckFailed
 from opsctl.formats.drivers import cuda_of, ensure_runs
+from opsctl.formats.lockfile import parse_lock
 from opsctl.records.call import from_json, to_json
 from opsctl.records.env import SOURCES_VARIABLE, EnvCheck, EnvEntry, EnvPlan, EnvRecord, EnvRequest, Sources
 from opsctl.records.run import RunSpec
@@ -60,11 +61,13 @@ def plan(call: Call) -> EnvPlan:
     asked = [from_json(EnvRequest, one) for one in call.request["envs"]]
     driver = version() if len(asked) > 1 else ""
     request = chosen(asked, driver)
-    wanted = understand(request)
-    outcome, drifted = use_standing(call.home, wanted)
-    if outcome is None and (cuda := cuda_of(wanted.pins)):
+    wanted = understood(request, call.home)
+    outcome, drifted = use_standing(call.home, wanted) if wanted else (None, ())
+    if outcome is None and (cuda := cuda_of(parse_lock(request.lock, label=request.label))):
         driver = driver or version()
         ensure_runs(driver, cuda, name=request.name)
+    if wanted is None:
+        return EnvPlan(request.name, platform.machine(), driver=driver)
     return EnvPlan(
         name=request.name,
         machine=platform.machine(),
@@ -81,7 +84,7 @@ def rebuild(call: Call) -> Any:
     """Start the build of request["env"]: {"run": RunRecord}, or {"needs_tool": true} until uv is there."""
     call.home.ensure()
     request = from_json(EnvRequest, call.request["env"])
-    understand(request)  # a wrong lock or a missing Python is told at once, not by a run
+    understood(request, call.home)  # a wrong lock or a missing Python is told at once, not by a run
     if request.tool is not None and not has_tool(call.home, request.tool):
         return {"needs_tool": True, "run": None}
     file = call.home.envs / f".plan-{os.getpid()}.json"
