@@ -82,13 +82,23 @@ def locate(home: Home, spec: RunSpec, *, has_cache: bool) -> RunSpec:
     env = _folder(home.envs, spec.env)
     code = _folder(home.code, spec.code)
     cache_dir = spec.cache_dir or (_cache_dir(home, env) if has_cache else "")
-    return replace(spec, env=env, env_place=_place(env), code=code, cache_dir=cache_dir)
+    place, note = _place(home, env)
+    return replace(spec, env=env, env_place=place, code=code, cache_dir=cache_dir, notes=(*spec.notes, *note))
 
 
-def _place(env: str) -> str:
-    from opsctl.agent.env.place import ensure_place
+def _place(home: Home, env: str) -> tuple[str, tuple[str, ...]]:
+    """The path by which the job sees its environment, and a sentence where that must be the build's own."""
+    from opsctl.agent.env.place import ensure_place, leads_to, place
 
-    return str(ensure_place(Path(env))) if env else ""
+    if not env:
+        return "", ()
+    root, link = Path(env), place(Path(env))
+    # turning the link would give a run that goes on what it imports later from another build than its own
+    others = () if leads_to(link, root) else (run for run in all_runs(home) if run.spec.env_place == str(link))
+    for run in others:
+        if run.spec.env != env and is_live(home.run(run.run_id)):
+            return env, (f"run {run.run_id} lives in another build of the set: a compile cache may be cold here",)
+    return str(ensure_place(root)), ()
 
 
 def _folder(parent: Path, name: str) -> str:

@@ -23,10 +23,15 @@ def place(root: Path) -> Path:
     return root if link.exists() and not link.is_symlink() else link
 
 
+def leads_to(link: Path, root: Path) -> bool:
+    """Whether `link` is, or leads to, the environment at `root`."""
+    return link == root or (link.is_symlink() and link.readlink() == Path(root.name))
+
+
 def ensure_place(root: Path) -> Path:
-    """The same, and let it lead to this build."""
+    """The same, and let it lead to this build; a run that sees another build by it must have ended."""
     link = place(root)
-    if link == root or (link.is_symlink() and link.readlink() == Path(root.name)):
+    if leads_to(link, root):
         return link
     part = link.with_name(f".{link.name}.{os.getpid()}.part")
     with contextlib.suppress(FileNotFoundError):  # nothing is in the way
