@@ -25,6 +25,10 @@ from trainer.errors import TrainerError
 POLL_S = 0.1
 # Longer than rank 0 takes for a checkpoint while the others wait for it in a sum.
 SUM_TIMEOUT = timedelta(minutes=30)
+# How long the others wait for rank 0, each for its own reason: a cold compile of a large drafter takes many minutes,
+# and preparing may have the verifier answer all prompts.
+WARM_TIMEOUT_S = 2 * 3600.0
+PREPARE_TIMEOUT_S = 7 * 24 * 3600.0
 BUCKET_NUMEL = 16 * 2**20
 
 
@@ -63,6 +67,11 @@ class Ranks:
     def is_leader(self) -> bool:
         """True on the rank that prepares, warms first, evaluates, talks and saves."""
         return self.rank == 0
+
+    @property
+    def name(self) -> str | None:
+        """How messages call this rank; None where there is no other."""
+        return f"rank {self.rank}" if self.size > 1 else None
 
     def agree(self, mine: Share) -> Share:
         """Return the sum of what all ranks bring."""

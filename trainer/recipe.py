@@ -22,7 +22,7 @@ from trainer.metrics import LogConfig
 from trainer.model_config import DrafterConfig, DrafterRecipe
 from trainer.optim import OptimConfig
 from trainer.verifier import VerifierConfig, verifier_shape
-from trainer.warmup import StepShape
+from trainer.warmup import CompileConfig, StepShape
 
 FLEX_TILE = 128
 
@@ -44,6 +44,7 @@ class Recipe:
     anchors: AnchorsConfig = field(default_factory=AnchorsConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    compile: CompileConfig = field(default_factory=CompileConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -27,19 +27,14 @@ from trainer.model import Drafter
 from trainer.optim import learning_rate, make_optimizer
 from trainer.prepare import Prepared, prepare
 from trainer.progress import Progress, Talk
-from trainer.ranks import Ranks, Share
+from trainer.ranks import PREPARE_TIMEOUT_S, WARM_TIMEOUT_S, Ranks, Share
 from trainer.recipe import Recipe
 from trainer.result import Result
 from trainer.signals import StopRequested, StopSignals
 from trainer.step import Frozen, StepInputs
 from trainer.update import Parts, StepFigures, update
 from trainer.verifier import Verifier
-from trainer.warmup import StepShape, compile_step, warm_step
-
-# How long ranks wait for rank 0, each for its own reason: a cold compile of a large drafter takes many minutes, and
-# preparing may have the verifier answer all prompts.
-WARM_TIMEOUT_S = 2 * 3600.0
-PREPARE_TIMEOUT_S = 7 * 24 * 3600.0
+from trainer.warmup import StepShape, compile_step, open_discipline, warm_step
 
 
 class Trainer:
@@ -61,7 +56,12 @@ class Trainer:
     def run(self) -> None:
         """Do all phases; raises StopRequested, TrainerError or CompileError."""
         device = resolve_device(self.recipe.device)
-        self._discipline = Discipline(device.type, on_compile=lambda name: self.metrics.write(compiling=name))
+        self._discipline = open_discipline(
+            self.recipe.compile,
+            device,
+            replica=self.ranks.name,
+            on_compile=lambda name: self.metrics.write(compiling=name),
+        )
         config, shape = self.recipe.drafter_config(), self.recipe.step_shape(device)
         prepared = self._prepare(device, shape)
         self._begin("verifier")
@@ -239,8 +239,9 @@ class Trainer:
             raise StopRequested(self.signals.requested or "a stop request to another rank")
         lr = learning_rate(self.state.step, num_steps=self.recipe.steps, config=self.recipe.optim)
         clip_norm = self.recipe.optim.clip_norm
-        figures = update(parts, inputs.to(device), total, ranks=self.ranks, lr=lr, clip_norm=clip_norm)
         assert self._discipline is not None
+        self._discipline.begin_step()
+        figures = update(parts, inputs.to(device), total, ranks=self.ranks, lr=lr, clip_norm=clip_norm)
         counters = self._discipline.verify()
         self.state.step, self.state.data = self.state.step + 1, dict(data_state)
         self.state.tokens += total.num_tokens

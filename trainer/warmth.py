@@ -11,13 +11,15 @@ import shlex
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from trainer.compile import Counters
 
+TRITON_WORKER = "compile_worker"  # in the command line of the processes in which Inductor compiles Triton kernels
 COMPILERS = ("g++", "gcc", "c++", "cc", "clang", "clang++", "nvcc")
 BINARY_SUFFIXES = (".so", ".cubin", ".hsaco", ".pyd")
 
@@ -36,6 +38,7 @@ class CompilerCount:
         self._saved: dict[str, str | None] = {}
         self._is_open = False
         self._num_absolute = 0
+        self.num_workers = 0
         self._final = 0
 
     def __enter__(self) -> CompilerCount:
@@ -89,6 +92,7 @@ class CompilerCount:
         if not self._is_open or event != "subprocess.Popen":
             return
         words = [os.fsdecode(word) for word in arguments[1]] if not isinstance(arguments[1], str) else [arguments[1]]
+        self.num_workers += any(TRITON_WORKER in word for word in words)
         program = Path(words[0]) if words else Path()
         is_ours = program.parent == self._folder
         if program.is_absolute() and program.name in COMPILERS and not is_ours and {"-o", "-c"} & set(words):
@@ -123,12 +127,16 @@ def binaries_in(folders: list[Path]) -> set[Path]:
 
 @dataclass(frozen=True)
 class Warmth:
-    """How warm a start was; `warm` is true only if nothing at all had to be compiled."""
+    """How warm a start was; `warm` is true only if nothing at all had to be compiled.
+
+    `worker_starts` are the processes that wait to compile Triton kernels; they start whether or not there is work.
+    """
 
     counters: Counters
     compiler_starts: int
     new_binaries: int
     seconds: float
+    worker_starts: int = 0
 
     @property
     def is_warm(self) -> bool:
@@ -140,3 +148,20 @@ class Warmth:
         """Return the figures as JSON fields."""
         figures = {key: value for key, value in asdict(self).items() if key != "counters"}
         return {"warm": self.is_warm, **asdict(self.counters), **figures}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Warmth:
+        """Return what `as_dict` gave."""
+        counters = Counters(**{one.name: raw[one.name] for one in fields(Counters)})
+        own = {one.name: raw[one.name] for one in fields(cls) if one.name != "counters"}
+        return cls(counters=counters, **own)
+
+
+def total(warmths: Sequence[Warmth]) -> Warmth:
+    """Return all counts added up, and the seconds of the slowest."""
+    counters = Counters(**{one.name: sum(getattr(w.counters, one.name) for w in warmths) for one in fields(Counters)})
+    counts = {name: sum(getattr(w, name) for w in warmths) for name in _COUNTS}
+    return Warmth(counters=counters, seconds=max(w.seconds for w in warmths), **counts)
+
+
+_COUNTS = ("compiler_starts", "new_binaries", "worker_starts")

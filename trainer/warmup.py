@@ -5,6 +5,7 @@ Prewarming and training warm through this one function, so that what the first c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +14,30 @@ from trainer.anchors import draw_anchors
 from trainer.attention import attention_form
 from trainer.batch import Batch
 from trainer.compile import Discipline
+from trainer.errors import ConfigError
 from trainer.model import Drafter
 from trainer.model_config import DrafterConfig
 from trainer.step import Frozen, Functions, StepInputs, step_functions, step_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileConfig:
+    """How the step is compiled. `cuda_graphs` replays its kernels as CUDA graphs: less launching, more memory."""
+
+    cuda_graphs: bool = False
+
+
+def open_discipline(
+    config: CompileConfig,
+    device: torch.device,
+    *,
+    replica: str | None = None,
+    on_compile: Callable[[str], None] | None = None,
+) -> Discipline:
+    """Return the discipline of a recipe on a device; raises ConfigError for CUDA graphs without a GPU."""
+    if config.cuda_graphs and device.type != "cuda":
+        raise ConfigError(f"compile.cuda_graphs needs a GPU, and this run is on the {device.type}")
+    return Discipline(device.type, cuda_graphs=config.cuda_graphs, replica=replica, on_compile=on_compile)
 
 
 @dataclass(frozen=True)

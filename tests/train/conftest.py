@@ -68,9 +68,9 @@ class ColdPrewarm:
 
 @pytest.fixture(scope="session")
 def cold_prewarm(tiny_recipe: Path, inductor_folder: Path) -> ColdPrewarm:
-    """The cache of the test run after one prewarm of the tiny recipe."""
+    """The cache of the test run after one prewarm of the tiny recipe, by two ranks."""
     before = frozenset(inductor_folder.rglob("*.so"))
-    report = json.loads(run("prewarm", str(tiny_recipe), "--json", cache=inductor_folder).stdout)
+    report = json.loads(run("prewarm", str(tiny_recipe), "--nproc", "2", "--json", cache=inductor_folder).stdout)
     return ColdPrewarm(inductor_folder, report, frozenset(inductor_folder.rglob("*.so")) - before)
 
 

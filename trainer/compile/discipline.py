@@ -103,6 +103,11 @@ class Discipline:
         with uncompiled():
             yield
 
+    def begin_step(self) -> None:
+        """Tell CUDA graphs that the results of the step before are not needed any more; nothing without them."""
+        if self.cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch gives it no types
+
     def counters(self) -> Counters:
         """Return what was compiled so far."""
         return read_counters(self._compiles, self._recompiles, self._lazy_backwards)
