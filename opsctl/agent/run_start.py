@@ -112,12 +112,11 @@ def _folder(parent: Path, name: str) -> str:
 
 def _cache_dir(home: Home, env: str) -> str:
     from opsctl.agent.cache.key import key_of, key_without_env
+    from opsctl.agent.cache.live import ensure_live
     from opsctl.agent.env.layout import EnvPaths
 
-    key = key_of(EnvPaths(Path(env))) if env else key_without_env()
-    folder = home.live_caches / key.digest
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(folder)
+    home.ensure()
+    return str(ensure_live(home, key_of(EnvPaths(Path(env))) if env else key_without_env()).root)
 
 
 def new_run_id(name: str, now: float, suffix: str) -> str:

@@ -140,7 +140,7 @@ def _saved_text(found: SnapshotOutcome) -> str:
     one = found.snapshot
     how = f"saved in {found.seconds:.1f} s" if found.is_new else "was saved already, nothing changed since"
     head = f"{one.snapshot_id}: {one.num_files} files, {one.size_mib:.1f} MiB, {how}"
-    return f"{head}\n{one.path} ({one.archive_mib:.1f} MiB)"
+    return "\n".join([head, f"{one.path} ({one.archive_mib:.1f} MiB)", *(f"note: {note}" for note in found.notes)])
 
 
 @cache.command()

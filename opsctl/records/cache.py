@@ -84,6 +84,7 @@ class SnapshotOutcome:
     snapshot: Snapshot
     is_new: bool
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -148,3 +148,30 @@ def test_torch_finds_everything_in_a_restored_cache(caches: Caches) -> None:
     assert (warm["is_warm"], warm["num_new_files"]) == (True, 0)
     assert warm["report"] == {"warm": True, "fx_hits": 1, "fx_misses": 0}
     assert warm["seconds"] < cold["seconds"]
+
+
+COMPILES_ON = """
+import os, pathlib, time
+folder = pathlib.Path(os.environ["TRITON_CACHE_DIR"])
+folder.mkdir(parents=True)
+for number in range(150):
+    (folder / "new").write_bytes(os.urandom(20_000))
+    (folder / "new").rename(folder / f"{number}.so")
+    time.sleep(0.02)
+time.sleep(60)
+"""
+
+
+def test_a_snapshot_beside_a_running_compile_is_whole_as_of_one_moment(caches: Caches) -> None:
+    words = [sys.executable, "-c", COMPILES_ON]
+    caches.configure(small={"command": words, "prewarm": words})
+    caches.opsctl("train", "start", "small").ok()
+    until(lambda: list(caches.live.glob("*/triton/5.so")), within_s=30)
+    saved = caches.opsctl("cache", "snapshot", "--job", "small", "--json").ok().json()
+    assert "what it compiles from now on is not in it" in saved["notes"][0]
+    name = saved["snapshot"]["snapshot_id"]
+    found = caches.opsctl("cache", "diff", "live", name, "--job", "small", "--json").json()["diff"]
+    assert (found["changed"], found["only_b"], found["num_same"] > 5) == ([], [], True), "each file is whole"
+    (caches.folder() / "triton/more.so").write_bytes(b"x")
+    busy = caches.restore(name, "--replace")
+    assert (busy.code, "uses the live cache" in busy.err) == (8, True), busy

@@ -20,13 +20,12 @@ from opsctl.agent.cache.live import (
     live_of,
 )
 from opsctl.agent.cache.portable import place, portable_digests
-from opsctl.agent.cache.snapshot import cache_lock, is_saved
+from opsctl.agent.cache.snapshot import cache_lock, is_saved, runs_in
 from opsctl.agent.cache.snapshots import archive_path, choose, pythons
 from opsctl.agent.files import folder_mode, fsync_folder, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
-from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
 from opsctl.errors import Busy, CheckFailed, DiskFull
 from opsctl.records.cache import RestoreOutcome, SnapshotRecord
@@ -94,9 +93,7 @@ def _refuse_warm(live: LivePaths, num_files: int, *, replace: bool) -> None:
 
 
 def _refuse_used(home: Home, live: LivePaths) -> None:
-    users = [run.run_id for run in all_runs(home) if run.spec.cache_dir == str(live.root)]
-    working = [run_id for run_id in users if is_live(home.run(run_id))]
-    if working:
+    if working := runs_in(home, live):
         raise Busy(f"run {working[0]} uses the live cache {live.root.name}", hint="wait for it, or stop it")
 
 

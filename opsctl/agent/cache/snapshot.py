@@ -17,6 +17,7 @@ from opsctl.agent.cache.live import (
     LivePaths,
     content_digest,
     current_key,
+    ensure_live,
     key_for,
     listing,
     listing_digest,
@@ -40,6 +41,7 @@ from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
+from opsctl.agent.run_state import all_runs, is_live
 from opsctl.agent.session import Call
 from opsctl.errors import Busy, CheckFailed, DiskFull
 from opsctl.records.cache import SnapshotOutcome, SnapshotRecord
@@ -54,6 +56,12 @@ _AGREE_PERIOD_S = 0.2
 def cache_lock(home: Home, key: CacheKey) -> Path:
     """The lock of whoever changes or saves the cache of this key."""
     return home.locks / f"cache-{key.digest}.lock"
+
+
+def runs_in(home: Home, live: LivePaths) -> list[str]:
+    """The ids of the runs that go on and compile into this cache."""
+    users = [run.run_id for run in all_runs(home) if run.spec.cache_dir == str(live.root)]
+    return [run_id for run_id in users if is_live(home.run(run_id))]
 
 
 def _unchanged(home: Home, live: LivePaths, files: Listing) -> SnapshotRecord | None:
@@ -74,6 +82,7 @@ def snapshot(call: Call) -> Any:
             f"there is nothing to save: the live cache {key.digest} is empty",
             hint="`opsctl cache prewarm` fills it",
         )
+    ensure_live(call.home, key)
     record = _unchanged(call.home, live, files)
     if record is not None:
         found = summary(call.home, record, current_key(call.home))
@@ -196,7 +205,8 @@ def take(home: Home, key_digest: str, progress: jobs.Phases, *, operator: str) -
             shutil.rmtree(staging, ignore_errors=True)  # the next snapshot sweeps what is left
         write_record(live.last_snapshot, {"snapshot_id": record.snapshot_id, "listing": listing_digest(files)})
     seconds = round(time.monotonic() - started, 1)
-    return SnapshotOutcome(summary(home, record, current_key(home)), is_new=is_new, seconds=seconds)
+    notes = tuple(f"run {run_id} goes on: what it compiles from now on is not in it" for run_id in runs_in(home, live))
+    return SnapshotOutcome(summary(home, record, current_key(home)), is_new=is_new, seconds=seconds, notes=notes)
 
 
 def main(arguments: list[str]) -> int:
