@@ -139,7 +139,8 @@ def verify(
     """
     from opsctl.ops.env import verify as check
 
-    found = check(workspace(config, target), env_id, full=full, on_progress=teller(quiet=as_json))
+    space, tell = workspace(config, target), teller(quiet=as_json)
+    found = check(space, env_id, full=full, asks_login=True, on_progress=tell)
     if as_json:
         ui.document({"is_clean": found.is_clean, "check": found})
     else:

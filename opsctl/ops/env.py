@@ -22,13 +22,19 @@ class Activated:
 
 
 def verify(
-    workspace: Workspace, env_id: str = "", *, full: bool = False, on_progress: OnProgress = unheard
+    workspace: Workspace,
+    env_id: str = "",
+    *,
+    full: bool = False,
+    asks_login: bool = False,
+    on_progress: OnProgress = unheard,
 ) -> EnvCheck:
     """Compare an environment ("" = the active one) with its manifest; `full` hashes every file.
 
-    Also told: variables that change what jobs import, of the target, of its login shells and of opsctl.yaml.
+    Also told: variables that change what jobs import, of the target, of opsctl.yaml, and with `asks_login` those that
+    only a login shell on the target sets.
     """
-    request = {"env": env_id, "full": full, "login": True}
+    request = {"env": env_id, "full": full, "login": asks_login}
     found = from_json(EnvCheck, workspace.client.call("env-verify", request, on_progress=on_progress))
     jobs = workspace.config.jobs
     own = [note for name, job in jobs.items() if job.env for note in steering_notes(job.environment, f"the job {name}")]

@@ -100,6 +100,8 @@ def _save(
 ) -> tuple[Path, AdoptedArchive]:
     """Write the archive, then the record, which makes it stand."""
     home.adopted.mkdir(mode=0o700, exist_ok=True)
+    for leftover in home.adopted.glob(".*.part"):  # of a job that was ended: only one works at a time
+        leftover.unlink()
     now = time.time()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-.") or "env"
     archive_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}"

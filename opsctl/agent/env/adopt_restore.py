@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import os
 import shutil
 import time
@@ -16,6 +17,7 @@ from opsctl.agent.env.layout import active
 from opsctl.agent.files import fsync_folder, read_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
+from opsctl.agent.locks import held
 from opsctl.agent.session import Call
 from opsctl.errors import CheckFailed, DiskFull, UsageError
 from opsctl.records.env import AdoptedArchive, RestoredArchive
@@ -25,16 +27,24 @@ _SPARE_BYTES = 8 << 20
 
 def restore(call: Call) -> RestoredArchive:
     """Unpack request["archive"] at request["path"] ("" = where it lay); raises UsageError if something stands there."""
+    call.home.ensure()
+    with held(call.home.locks / "env-restore.lock", operator=call.operator, why="env restore", wait_s=1.0):
+        return _restore(call)
+
+
+def _restore(call: Call) -> RestoredArchive:
     started = time.monotonic()
     home = call.home
     record, archive = _find(home, str(call.request["archive"]))
     path = Path(str(call.request.get("path") or record.path)).expanduser().absolute()
     _refuse_taken(path)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.restore-*"):  # of one that was ended
+        shutil.rmtree(leftover)
     call.session.progress(f"checking {archive.name}")
     if digest(archive) != record.archive_sha256:
         raise CheckFailed(f"{archive} is damaged: its hash is not the one in its manifest")
     _ensure_room(path, record)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.restore-{os.getpid()}")
     here = active(home)
 
     def told(done: int, total: int) -> None:

@@ -97,6 +97,11 @@ def active(home: Home) -> EnvPaths | None:
     return EnvPaths(root) if root.is_dir() else None
 
 
+def is_active_name(home: Home, env_id: str) -> bool:
+    """Whether the active link names this environment, be it there or not."""
+    return home.active_env.is_symlink() and home.active_env.readlink() == Path(env_id)
+
+
 def find(home: Home, env_id: str = "") -> EnvPaths:
     """The environment of this id, or of a unique beginning of it; "" is the active one."""
     if not env_id:

@@ -126,4 +126,8 @@ def activate(call: Call) -> Any:
     was = active(call.home)
     if was != paths:
         flip(call.home, paths)
+    if not paths.root.is_dir():
+        if was is not None:
+            flip(call.home, was)
+        raise CheckFailed(f"{paths.env_id} was removed in the meantime", hint="`opsctl env list` shows what stands")
     return {"env_id": paths.env_id, "path": str(paths.root), "before": was.env_id if was else "", "check": found}
