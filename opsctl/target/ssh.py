@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,10 @@ from opsctl.target.ssh_endpoint import Hop, SshSettings, client_options, route
 if TYPE_CHECKING:
     from opsctl.target.ssh_channel import SshChannel
     from opsctl.target.ssh_link import SshLink
+
+
+# sshd lets ten connections that have not logged in wait, and of more only some (MaxStartups 10:30:100)
+_DOOR_PAUSES_S = (0.2, 0.4, 0.8, 1.6)
 
 
 class SshHost:
@@ -59,12 +65,27 @@ class SshHost:
                 if link.is_alive():
                     return link, False
                 self._drop(link)
-            first = self._route[0]
-            dialled = None if first.endpoint.proxy_command else dial(first)
-            from opsctl.target.ssh_link import open_link  # paramiko and Fabric: what no other target must pay
-
-            self._links[:] = [open_link(self._route, dialled)]
+            self._links[:] = [self._open()]
             return self._links[0], True
+
+    def _open(self) -> SshLink:
+        """A new connection; a server that turns us away at its door is asked again a few times."""
+        first = self._route[0]
+        pauses_s = iter(_DOOR_PAUSES_S)
+        while True:
+            dialled = None if first.endpoint.proxy_command else dial(first)
+            from opsctl.target.ssh_link import (
+                TurnedAway,
+                open_link,
+            )  # paramiko and Fabric: what no other target must pay
+
+            try:
+                return open_link(self._route, dialled)
+            except TurnedAway as turned_away:
+                pause_s = next(pauses_s, None)
+                if pause_s is None:
+                    raise turned_away.error from None
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
 
     def _drop(self, link: SshLink) -> None:
         link.retire()  # others may still use it, on a host that is merely slow

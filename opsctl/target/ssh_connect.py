@@ -10,6 +10,7 @@ import logging
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,26 @@ PACKET_BYTES = 1 << 17
 _QUICK_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
 _NOWHERE = logging.NullHandler()  # paramiko's tracebacks on stderr help nobody
+
+
+class TurnedAway(Exception):
+    """The server closed the connection before it said a word, as sshd does with too many at its door (MaxStartups).
+
+    Nothing was sent, so that it may be tried again; `error` is what to say in the end.
+    """
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        self.error = Unreachable(
+            f"{label} closed the connection before it said a word, and again when asked later",
+            hint="too many logins at once (MaxStartups of its sshd), a ban of our address, or no sshd at that port",
+        )
+
+
+def _was_turned_away(connection: fabric.Connection, took_s: float, limit_s: float) -> bool:
+    """Whether the server hung up without its banner, and not after we had waited for that in vain."""
+    transport = connection.client.get_transport()
+    return transport is not None and not transport.remote_version and took_s < limit_s
 
 
 def _transport_factory(hop: Hop, known: KnownKeys) -> Callable[..., paramiko.Transport]:
@@ -115,14 +136,17 @@ def _explain(error: Exception, hop: Hop, known: KnownKeys, identities: Identitie
 
 
 def open_hop(hop: Hop, gateway: fabric.Connection | None, dialled: socket.socket | None) -> fabric.Connection:
-    """Check the host's key and log in, over a hop, a TCP connection or a ProxyCommand; raises Unreachable."""
+    """Check the host's key and log in, over a hop, a TCP connection or a ProxyCommand.
+
+    Raises Unreachable, or TurnedAway where the same may succeed in a moment.
+    """
     logging.getLogger("paramiko").addHandler(_NOWHERE)
     known, identities = known_keys(hop.endpoint), Identities(hop.endpoint)
     connection = _connection(hop, known, identities, gateway)
     if dialled is not None:
         connection.connect_kwargs["sock"] = dialled
-    limit_s = 3 * hop.settings.connect_timeout_s
-    overdue = threading.Timer(limit_s, connection.client.close)  # many keys, each within its own limit
+    began, limit_s = time.monotonic(), hop.settings.connect_timeout_s
+    overdue = threading.Timer(3 * limit_s, connection.client.close)  # many keys, each within its own limit
     overdue.daemon = True
     overdue.start()
     try:
@@ -133,7 +157,10 @@ def open_hop(hop: Hop, gateway: fabric.Connection | None, dialled: socket.socket
                 hint="opsctl asks no questions: let a key alone in for this user, or come over a host that may",
             )
     except (paramiko.SSHException, EOFError, OSError) as error:
+        is_turned_away = _was_turned_away(connection, time.monotonic() - began, limit_s)
         hang_up(connection)
+        if is_turned_away:
+            raise TurnedAway(hop.endpoint.label) from None
         raise _explain(error, hop, known, identities) from None
     except BaseException:
         hang_up(connection)

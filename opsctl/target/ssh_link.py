@@ -17,6 +17,7 @@ import paramiko
 
 from opsctl.errors import Disconnected, Unreachable
 from opsctl.target.ssh_channel import SshChannel
+from opsctl.target.ssh_connect import TurnedAway as TurnedAway
 from opsctl.target.ssh_connect import hang_up, open_hop
 from opsctl.target.ssh_endpoint import Hop
 from opsctl.target.ssh_transport import ReportingTransport

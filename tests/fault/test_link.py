@@ -130,6 +130,20 @@ def test_a_slow_link_is_no_silent_one(client: AgentClient, proxy: LinkProxy) -> 
     assert client.call("probe")["python"]
 
 
+def test_a_full_sshd_is_asked_again(client: AgentClient, proxy: LinkProxy) -> None:
+    """With too many logins at once sshd closes some connections before it says a word."""
+    proxy.num_to_turn_away = 3
+    assert client.call("probe")["python"]
+    assert proxy.num_links == 1
+
+
+def test_an_sshd_that_stays_full_is_told(client: AgentClient, proxy: LinkProxy) -> None:
+    proxy.num_to_turn_away = 1000
+    with pytest.raises(Unreachable, match="before it said a word"):
+        client.call("probe")
+    assert 990 < proxy.num_to_turn_away < 999
+
+
 def test_an_sshd_that_restarts_costs_one_call(tmp_path: Path, home: str, nap: str) -> None:
     server = start_sshd(tmp_path / "server")
     settings = {"host": server.settings, "home": home, "python": sys.executable}

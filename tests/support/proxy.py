@@ -29,6 +29,7 @@ class LinkProxy:
         self._flows.set()
         self._swallowed_links = 0  # of the first so many links nothing passes
         self._is_over = threading.Event()
+        self.num_to_turn_away = 0  # so many of the next links are closed at once, as a full sshd does
         self.delay_s = 0.0
         self.cut_after_bytes: int | None = None  # from the server; then the link is cut, once
         self.num_links = 0
@@ -76,7 +77,11 @@ class LinkProxy:
         while not self._is_over.is_set():
             with contextlib.suppress(TimeoutError):  # only a look at `_is_over`
                 client, _ = self._listener.accept()
-                self._join(client)
+                if self.num_to_turn_away > 0:
+                    self.num_to_turn_away -= 1
+                    client.close()
+                else:
+                    self._join(client)
 
     def _join(self, client: socket.socket) -> None:
         try:
