@@ -113,10 +113,15 @@ def locks(facts: TargetFacts, need: Need) -> Check:
 
 
 def home(facts: TargetFacts, need: Need) -> Check:
-    """Whether others can look into `home`."""
-    is_private = facts.home_mode & 0o007 == 0
-    todo = "" if is_private else f"chmod 700 {facts.home}; 770 with a group for several users"
-    return Check("home", is_private, f"{facts.home}, mode {facts.home_mode:o}, user {facts.user}", todo)
+    """Whether others can look into `home`, and whether a shared one gives its group what is made in it."""
+    is_shared, hands_group_on = facts.home_mode & 0o020 != 0, facts.home_mode & 0o2000 != 0
+    is_well = facts.home_mode & 0o007 == 0 and (hands_group_on or not is_shared)
+    todo = (
+        ""
+        if is_well
+        else f"chmod {'2770' if is_shared else '700'} {facts.home}; docs/operators.md tells of shared homes"
+    )
+    return Check("home", is_well, f"{facts.home}, mode {facts.home_mode:o}, user {facts.user}", todo)
 
 
 def logind(facts: TargetFacts, need: Need) -> Check:
