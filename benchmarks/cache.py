@@ -1,6 +1,6 @@
 """What a compile cache is worth, and what keeping it costs: cold and warm starts, snapshots, restores, damage.
 
-Usage: python benchmarks/cache.py [--recipe FILE] [--size-mib N] [--image IMAGE] [--skip-torch]. With --image,
+Usage: python benchmarks/cache.py [--recipe FILE] [--size-mib N] [--image IMAGE] [--only PART]. With --image,
 starts are measured in two containers of that image (which needs g++ and tmux); else in two homes on this machine.
 Prints one table; exits 1 where a promise is broken.
 """
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = str(Path(sys.executable).with_name("opsctl"))
 WARM_LIMIT = 0.2  # of a cold start
 SAME_LIMIT = 1.25  # "as quick as in place", with a busy machine's noise
+WARM_TRIES = 3
 UNCHANGED_LIMIT_S = 1.5  # a whole command, most of it the start of Python
 EXPECTED = f"""expected: a warm start at most {WARM_LIMIT} x a cold one; after a restore into an empty folder, and
 after a move to another place, at most {SAME_LIMIT} x the warm start in place; a snapshot about 2 x `tar --zstd` (it
@@ -131,7 +132,7 @@ def starts(table: Table, folder: Path, recipe: Path, image: str) -> None:
             folder / "starts", targets, {"command": ["true"], "prewarm": words, "environment": environment}
         )
         cold = warmed(project)
-        warm = warmed(project)
+        warm = best_warm(project)
         share = warm["report"]["seconds"] / cold["report"]["seconds"]
         table.add("cold start", figures(cold))
         table.add("warm start in place", figures(warm), is_warm(warm))
@@ -142,16 +143,24 @@ def starts(table: Table, folder: Path, recipe: Path, image: str) -> None:
         )
         empty(project, cold["cache_dir"])
         project.ask("cache", "restore", "--job", "job")
-        compare(table, "restored into an empty folder", warmed(project), warm)
+        compare(table, "restored into an empty folder", best_warm(project), warm)
         project.ask("cache", "pull", saved["snapshot_id"])
         project.ask("cache", "push", saved["snapshot_id"], "--trust", "-t", "other")
         project.ask("cache", "restore", "--job", "job", "-t", "other")
-        compare(table, "moved to another place", warmed(project, "-t", "other"), warm)
+        compare(table, "moved to another place", best_warm(project, "-t", "other"), warm)
 
 
 def warmed(project: Project, *words: str) -> Any:
     """A prewarm in a process of its own."""
     return project.ask("cache", "prewarm", *words)["warmed"]
+
+
+def best_warm(project: Project, *words: str) -> Any:
+    """The quickest of a few warm starts: other work on the machine only ever makes them slower."""
+    found = [warmed(project, *words) for _ in range(WARM_TRIES)]
+    print(f"    {[one['report']['seconds'] for one in found]} s", flush=True)
+    cold = [one for one in found if not is_warm(one)]
+    return cold[0] if cold else min(found, key=lambda one: float(one["report"]["seconds"]))
 
 
 def is_warm(found: Any) -> bool:
@@ -247,13 +256,14 @@ def main() -> int:
     parser.add_argument("--recipe", type=Path, default=ROOT / "configs" / "demo.yaml")
     parser.add_argument("--size-mib", type=int, default=350)
     parser.add_argument("--image", default="")
-    parser.add_argument("--skip-torch", action="store_true")
+    parser.add_argument("--only", choices=("starts", "keeping"))
     wish = parser.parse_args()
     print(EXPECTED)
     table = Table()
     with tempfile.TemporaryDirectory(prefix="bench-cache-") as name:
-        keeping(table, Path(name), wish.size_mib)
-        if not wish.skip_torch:
+        if wish.only != "starts":
+            keeping(table, Path(name), wish.size_mib)
+        if wish.only != "keeping":
             starts(table, Path(name), wish.recipe.resolve(), wish.image)
     table.show()
     return 0 if table.is_kept else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, re
 from opsctl.agent.cache.snapshot import cache_lock
 from opsctl.agent.env.layout import find
 from opsctl.agent.env.place import place
+from opsctl.agent.files import write_record
 from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
@@ -38,10 +40,16 @@ def prewarm(call: Call) -> Any:
     env = find(call.home, Path(spec.env).name) if uses_env else None
     live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=uses_env))
     place_of_env = str(place(env.root)) if env else ""
-    conditions = json.dumps({**call.request.get("conditions", {}), **machine_conditions(place_of_env)})
-    words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, conditions, "--", *spec.argv)
-    located = replace(spec, argv=(*agent_argv(), *words), env=str(env.root) if env else "", cache_dir=str(live.root))
-    return start_job(call, located, has_placeholders=True)
+    conditions = call.home.live_caches / f".conditions-{os.getpid()}.json"  # too many for the words of a command
+    write_record(conditions, {**call.request.get("conditions", {}), **machine_conditions(place_of_env)})
+    words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, str(conditions))
+    argv = (*agent_argv(), *words, "--", *spec.argv)
+    located = replace(spec, argv=argv, env=str(env.root) if env else "", cache_dir=str(live.root))
+    try:
+        return start_job(call, located, has_placeholders=True)
+    except BaseException:
+        conditions.unlink(missing_ok=True)
+        raise
 
 
 def run_command(argv: tuple[str, ...]) -> float:
@@ -115,8 +123,9 @@ def warm(
 
 def main(arguments: list[str]) -> int:
     """`AGENT job cache-prewarm LIVE JOB OPERATOR CONDITIONS -- WORD...`."""
-    live, job, operator, said, _, *argv = arguments
-    conditions: dict[str, str] = json.loads(said)
+    live, job, operator, file, _, *argv = arguments
+    conditions: dict[str, str] = json.loads(Path(file).read_text())
+    Path(file).unlink()
 
     def work(progress: jobs.Progress) -> Warmed:
         return warm(LivePaths(Path(live)), job, tuple(argv), progress, operator=operator, conditions=conditions)
