@@ -24,9 +24,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MANYLINUX = (17, 28, *range(31, 41))
 _MACHINES = ("x86_64", "aarch64")
 _BACKEND = re.compile(r"\+(?P<backend>cpu|cu\d+|rocm[\d.]+|xpu)$")
-# how uv names a version that is not to be had, all else being equal: every row is pinned and overrules
+# how uv says that a version is not to be had, all else being equal: every row is pinned, and overrules
 _NOT_OFFERED = re.compile(
-    r"Because (?:there is no version of |only [^\n]*? of )?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>[^\n]*)"
+    r"Because (?P<reason>(?:there is no version of )?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^\n]*?) and you require"
 )
 _INSTALLERS = frozenset({"pip", "setuptools", "wheel", "uv"})
 
@@ -113,12 +113,12 @@ def _lock(
         try:
             lock(workspace, wanted.name)
         except CommandFailed as error:
-            name = not_offered(error.message, {one.name for one in pinned})
+            name, reason = not_offered(error.message, {one.name for one in pinned})
             if not name:
                 raise
             lost = next(one for one in pinned if one.name == name)
             pinned = [one for one in pinned if one is not lost]
-            unpinned = (*unpinned, Unpinned(lost.name, lost.version, "no index or folder offers this version"))
+            unpinned = (*unpinned, Unpinned(lost.name, lost.version, f"not to be had from where we look: {reason}"))
             continue
         other = _other_files(wanted, pinned)
         if not other:
@@ -176,18 +176,14 @@ def unpinnable(one: AdoptedDistribution) -> str:
     return f"{words.get(origin.kind, f'a {origin.kind} checkout')}: {origin.url}"
 
 
-def not_offered(text: str, names: set[str]) -> str:
-    """The one of `names` that uv could not find, as its message says; "" if it says something else.
+def not_offered(text: str, names: set[str]) -> tuple[str, str]:
+    """The one of `names` that uv cannot have, and why, as its message says; ("", "") if it says something else.
 
-    >>> not_offered("  cause: Because there is no version of a==7 and you require a==7, ...", {"a", "b"})
-    'a'
+    >>> not_offered("No solution found: Because a==7 has no usable wheels and you require a==7, ...", {"a", "b"})
+    ('a', 'a==7 has no usable wheels')
     """
-    if "No solution found" not in text:
-        return ""
-    for match in _NOT_OFFERED.finditer(text):
-        if match["name"] in names:
-            return match["name"]
-    return ""
+    match = _NOT_OFFERED.search(text) if "No solution found" in text else None
+    return (match["name"], match["reason"]) if match and match["name"] in names else ("", "")
 
 
 def changed_by_hand(adopted: Adopted) -> tuple[str, ...]:

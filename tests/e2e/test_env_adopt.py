@@ -77,7 +77,7 @@ def test_what_a_lock_can_bring_back_is_pinned_and_the_rest_is_named(envs: Envs, 
     assert unpinned == {
         "tiny-git": "a git checkout: git+https://***@host/r@ab12",
         "tiny-edit": f"an editable install: {(by_hand.parent / 'checkout').as_uri()} (git commit c0ffee)",
-        "tiny-lost": "no index or folder offers this version",
+        "tiny-lost": "not to be had from where we look: tiny-lost was not found in the cache",
     }
     changed = "\n".join(found["changed"])
     for words in ("tiny-a 1.0 was edited", "inner/work.py", "files of no distribution: patch.py", "tiny_edit.pth adds"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,3 +115,19 @@ def test_a_manifest_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
     write(tmp_path / "manifest.json", manifest)
     assert read(tmp_path / "manifest.json") == manifest
     assert totals(manifest) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "one.cpython-311.pyc",
+        "one.cpython-311.opt-1.pyc",
+        "one.cpython-312.pyc",
+        "one.cpython-311.pyc.140031",  # half written when its process ended
+        "one.work-12.py311.nbi",  # Numba's own, of a function of that module
+        "one.work-12.py311.1.nbc",
+    ],
+)
+def test_what_imports_and_compilers_leave_beside_a_source_is_no_drift(name: str) -> None:
+    now = Listing(_listing(one=Seen(3, 10), two=Seen(4, 10)).files, (f"{SITE}/a/__pycache__/{name}",))
+    assert drift.compare(BUILT, now).added == ()
