@@ -34,6 +34,7 @@ SERVICES: dict[str, Callable[[], str]] = {
     "ssh": lambda: "" if Path("/usr/sbin/sshd").exists() else "no sshd",
     "docker": docker.why_not,
     "lxc": lxc.why_not,
+    "pyspy": _needs("py-spy"),
     "root": lambda: "" if os.geteuid() == 0 else "not root",
     "torch": lambda: "" if importlib.util.find_spec("torch") else "torch is not installed",
 }

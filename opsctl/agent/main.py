@@ -64,6 +64,7 @@ VERBS: dict[str, str] = {
 # what a run's pane or a recorder starts: `AGENT job NAME ARG...`, no client attached
 JOBS: dict[str, str] = {
     "recorder": "opsctl.agent.recorder.main:record",
+    "stacks": "opsctl.agent.recorder.stacks:main",
     "notify": "opsctl.agent.recorder.notify:deliver",
     "env-build": "opsctl.agent.env.build:main",
     "env-adopt": "opsctl.agent.env.adopt:main",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from opsctl.detect.context import Context, Opinion
-from opsctl.detect.gpus import Gpu, Gpus
+from opsctl.detect.gpu import Gpu
+from opsctl.detect.gpus import Gpus
 from opsctl.detect.memory import FLAT_SHARE, Sawtooth
 from opsctl.detect.progress import Progress
 from opsctl.detect.words import Hit, Words

@@ -6,7 +6,8 @@ Each answers with an opinion or None.
 from __future__ import annotations
 
 from opsctl.detect.context import Opinion
-from opsctl.detect.progress import TRAINING, Silence
+from opsctl.detect.progress import TRAINING
+from opsctl.detect.silence import Silence
 from opsctl.detect.state import State
 
 SLOW, SLOW_OWN, SLOW_SHARED, SLOW_ROWS = 1.8, 2.5, 1.3, 3

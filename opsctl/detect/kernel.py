@@ -79,6 +79,7 @@ class Kernel:
     context: Context
     events: deque[KernelEvent] = field(default_factory=lambda: deque(maxlen=64))
     last_bus: str = ""
+    bus_ids: tuple[str, ...] = ()  # of the job's GPUs, as nvidia-smi names them
 
     def observe(self, text: str, time: float, rows: int) -> KernelEvent | None:
         """Fold one kernel row in; returns the event it is, None for rows without meaning here."""
@@ -121,8 +122,9 @@ class Kernel:
 
     def _is_own(self, pid: int | None, name: str, bus: str) -> bool | None:
         context = self.context
-        if context.gpu_bus_ids and bus_key(bus):
-            return any(bus_key(bus) == bus_key(own) for own in context.gpu_bus_ids)
+        known = context.gpu_bus_ids or self.bus_ids
+        if known and bus_key(bus):
+            return any(bus_key(bus) == bus_key(own) for own in known)
         if pid is None or context.pid is None:
             return False if pid is not None and name and not is_pythonic(name) else None
         if pid == context.pid:

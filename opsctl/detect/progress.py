@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from opsctl.detect.context import Context
+from opsctl.detect.silence import Silence
 from opsctl.detect.steps import StepRow
 
 STALL_FACTOR, STALL_EXTRA_S = 3.0, 5.0
@@ -18,6 +19,7 @@ CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log g
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
 WARMUP_ROWS = 3
 REFERENCE_ROWS, REFERENCE_EVERY = 12, 4
+DUE_EVERY = 8  # rows: sorting for each one would cost too much
 AT_SPEED = 1.2
 USUAL_ROWS, ONCE_FACTOR = 5, 4.0
 OTHER_FLOOR_S = 600.0
@@ -33,32 +35,6 @@ _PHASE_NAMES = {
     "data": "prepare",
     "training": "train",
 }
-
-
-@dataclass(frozen=True)
-class Silence:
-    """How long nothing was heard of what is due, and when that is odd (`stall_s`) or too long (`hang_s`)."""
-
-    since_s: float
-    stall_s: float
-    hang_s: float
-    phase: str
-
-    @property
-    def text(self) -> str:
-        """The silence in words, with its limits."""
-        what = "no step" if self.phase == "train" else f"nothing ({self.phase})"
-        return f"{what} for {self.since_s:.0f} s; odd after {self.stall_s:.0f} s, too long after {self.hang_s:.0f} s"
-
-    @property
-    def is_stalled(self) -> bool:
-        """Longer than the run's own pace explains."""
-        return self.since_s > self.stall_s
-
-    @property
-    def is_over(self) -> bool:
-        """Longer than this phase may take."""
-        return self.since_s > self.hang_s
 
 
 @dataclass
@@ -90,6 +66,7 @@ class Progress:
     paced_step: int | None = None
     reference_s: float | None = None  # the quickest pace the run itself has shown
     longest: dict[str, float] = field(default_factory=dict)
+    due: tuple[int, float] = (-1, 0.0)  # after how many rows `due_s` was found, and what it was
 
     # --- what comes in ---------------------------------------------------------------------------
 
@@ -217,6 +194,12 @@ class Progress:
 
     def due_s(self) -> float:
         """The longest usual time between two progress rows; a pause seen only once is not usual."""
+        rows = self.due[0]
+        if rows < 0 or self.num_rows - rows >= DUE_EVERY or self.num_rows < DUE_EVERY * WARMUP_ROWS:
+            self.due = self.num_rows, self._due_s()
+        return self.due[1]
+
+    def _due_s(self) -> float:
         typical = self.context.typical_step_s or self.step_s or 0.0
         ordered = sorted(self.intervals)
         if len(ordered) >= USUAL_ROWS and ordered[-1] > ONCE_FACTOR * ordered[-2]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from opsctl.detect import compiling, degraded, stuck
 from opsctl.detect.context import Opinion
-from opsctl.detect.progress import Silence
+from opsctl.detect.silence import Silence
 from opsctl.detect.state import State
 
 

@@ -6,7 +6,8 @@ Each answers with an opinion or None. Words alone never decide: they count when 
 from __future__ import annotations
 
 from opsctl.detect.context import Opinion
-from opsctl.detect.progress import CHATTER_FACTOR, CHATTER_FLOOR_S, Silence
+from opsctl.detect.progress import CHATTER_FACTOR, CHATTER_FLOOR_S
+from opsctl.detect.silence import Silence
 from opsctl.detect.state import State
 from opsctl.detect.words import Hit
 

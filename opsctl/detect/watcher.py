@@ -53,7 +53,8 @@ def observe(state: State, event: Event) -> tuple[State, tuple[Finding, ...]]:
         return state, _line(state, event)
     if isinstance(event, Sample):
         _sample(state, event)
-    elif isinstance(event, End):
+        return state, ()  # what it means is said at the next tick
+    if isinstance(event, End):
         state.end = event
     return state, _news(state)
 
@@ -214,6 +215,7 @@ def _sample(state: State, sample: Sample) -> None:
     state.gpus.observe(sample, in_train=state.progress.phase in TRAINING)
     if state.progress.num_rows and state.progress.phase == "train":
         state.gpus.settle()
+    state.kernel.bus_ids = state.gpus.bus_ids() or state.kernel.bus_ids
     state.disk_free_mib = sample.disk_free_mib if sample.disk_free_mib is not None else state.disk_free_mib
     if sample.process is not None and state.processes.observe(sample.process, sample.time):
         state.progress.act(sample.time)

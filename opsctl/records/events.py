@@ -52,6 +52,7 @@ class GpuProcess:
     name: str = ""
     used_mib: float | None = None
     gpu: str = ""
+    is_own: bool | None = None  # whether it is the job's; None where nobody could tell
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ class PaneJob:
         """Its command line, () where it is gone."""
         return command_line(self.pid) if self.pid is not None else ()
 
+    def pids(self) -> set[int]:
+        """The job and all below it."""
+        return {self.pid, *below(self.pid)} if self.pid is not None else set()
+
     def sample(self, first: int) -> ProcessSample:
         """States, processor time and memory of the job and all below it."""
         return sample((first, *sorted(below(first))))

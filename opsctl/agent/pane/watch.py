@@ -129,14 +129,12 @@ class PaneWatch:
         loop.every(1.0, lambda: self._event(Tick(time.time())))
         loop.after_each(self._publish)
         loop.run()
-        self._sampler.smi.end()
+        self._sampler.end()
 
     def _reap(self) -> None:
-        smi = self._sampler.smi if self._sampler else None
-        if smi is not None and smi.pid is not None:
-            pid, status = os.waitpid(smi.pid, os.WNOHANG)
-            if pid:
-                smi.ended(status)
+        for helper in self._sampler.helpers if self._sampler else ():
+            if helper.pid is not None and (ended := os.waitpid(helper.pid, os.WNOHANG))[0]:
+                helper.ended(ended[1])
 
     def _poll(self) -> None:
         if self._session.is_cancelled.is_set():

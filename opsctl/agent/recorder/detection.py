@@ -20,7 +20,7 @@ from opsctl.records.events import End, Event, Line, Sample, Tick
 from opsctl.records.run import RunSpec
 from opsctl.records.verdict import Finding, Verdict
 
-JUDGE_PERIOD_S = 0.25
+JUDGE_PERIOD_S = 0.5
 PUBLISH_PERIOD_S = 1.0  # for news of the step alone
 OnChange = Callable[[Verdict, Verdict | None], None]
 

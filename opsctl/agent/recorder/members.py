@@ -13,6 +13,10 @@ class Members:
         self._entry = run_entry(run_id)
         self._carries: dict[int, bool] = {}
 
+    def pids(self) -> set[int]:
+        """The run's processes as they were at the last sample."""
+        return {pid for pid, carries in self._carries.items() if carries}
+
     def sample(self, first: int) -> ProcessSample:
         """States, CPU time and memory of the run now, the process `first` in front."""
         seen = {pid: self._carries[pid] if pid in self._carries else self._entry in environ(pid) for pid in pids()}

@@ -29,6 +29,7 @@ from opsctl.agent.recorder.pane import Pane
 from opsctl.agent.recorder.restarts import restarts
 from opsctl.agent.recorder.sampler import Sampler
 from opsctl.agent.recorder.spawn import environment
+from opsctl.agent.recorder.stacks import Stacks
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
 from opsctl.records.baseline import Baseline
@@ -71,6 +72,7 @@ class Recorder:
         self._complain = complain
         self._loop = Loop(complain)
         self._notifier = Notifier(self._loop, record.spec.notify, (*agent_argv, "job", "notify"))
+        self._stacks = Stacks(self._loop, paths.folder, agent_argv, lambda finding: self._detection.add(finding))
         self._detection = Detection(paths, on_change=self._tell, complain=complain)
         self._output = Output(paths, Pane(self._loop, self._type), self._detection)
         self._telemetry = Telemetry(paths.telemetry, paths.old_telemetry)
@@ -168,9 +170,9 @@ class Recorder:
     # -- while it runs -------------------------------------------------------------------------------
 
     def _members(self) -> tuple[Stat, ...]:
-        helpers = {pid for pid in (self._sampler.smi.pid, self._notifier.pid) if pid is not None}
+        children = {child.pid or 0 for child in (self._notifier, self._stacks.helper, *self._sampler.helpers)}
         holder = self._job.holder_pid if self._job is not None else None
-        return members_of(self._record.run_id, reaper=os.getpid(), holder=holder, helpers=helpers)
+        return members_of(self._record.run_id, reaper=os.getpid(), holder=holder, helpers=children)
 
     def _type(self, keys: bytes) -> None:
         if self._job is not None:
@@ -195,6 +197,8 @@ class Recorder:
     def _tell(self, verdict: Verdict, before: Verdict | None) -> None:
         if before is not None:  # every run begins as starting: no news
             self._notifier.tell(news(self._record, verdict, before, now_s()))
+        if verdict.verdict == "hung":
+            self._stacks.take(verdict.cause)
 
     # -- end -------------------------------------------------------------------------------------------
 
@@ -217,10 +221,10 @@ class Recorder:
                 return
             if self._job is not None and pid == self._job.pid:
                 self._job.exited(status)
-            elif pid == self._sampler.smi.pid:
-                self._sampler.smi.ended(status)
-            elif pid == self._notifier.pid:
-                self._notifier.ended(status)
+                continue
+            for child in (self._notifier, self._stacks.helper, *self._sampler.helpers):
+                if child.pid == pid:
+                    child.ended(status)
 
     def _exited(self, status: int) -> None:
         """The job's first process ended: the verdict is news at once, whatever must still be cleared away."""
@@ -265,7 +269,8 @@ class Recorder:
         self._is_over = True
         home = Home(self._paths.folder.parents[1])
         for step in (
-            self._sampler.smi.end,
+            self._sampler.end,
+            self._stacks.helper.end,
             lambda: self._output.release(now_s()),
             self._output.log.close,
             self._telemetry.close,

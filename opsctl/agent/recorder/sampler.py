@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from opsctl.agent.recorder.findings import disk_low
+from opsctl.agent.recorder.gpu_apps import GpuApps
+from opsctl.agent.recorder.helper import Helper
 from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.smi import SmiLoop
 from opsctl.records.events import GpuSample, ProcessSample, Sample
@@ -29,6 +31,9 @@ def disk_free_mib(folder: Path) -> float | None:
 
 class Sampled(Protocol):
     """The processes that are looked at."""
+
+    def pids(self) -> set[int]:
+        """Their pids."""
 
     def sample(self, first: int) -> ProcessSample:
         """States, processor time and memory of the process `first` and of all that belongs to it."""
@@ -59,6 +64,7 @@ class Sampler:
         self._is_disk_low = False
         self.job_pid: int | None = None
         self.smi = SmiLoop(loop, self._emit, gpus=gpus, period_s=period_s)
+        self.apps = GpuApps(loop, members.pids, lambda: self.smi.is_answering)
         self.smi.start()
         loop.every(period_s, self._fill)
         loop.every(1.0, self.smi.check)
@@ -78,7 +84,17 @@ class Sampler:
         now = round(time.time(), 3)
         self._look_at_disk(now)
         process = self._members.sample(self.job_pid)
-        self._on_sample(Sample(now, gpus, process, problem, self._disk_free_mib))
+        self._on_sample(Sample(now, gpus, process, problem, self._disk_free_mib, self.apps.take()))
+
+    @property
+    def helpers(self) -> tuple[SmiLoop | Helper, ...]:
+        """What has children; each wants to be told of its own one's end."""
+        return self.smi, self.apps.helper
+
+    def end(self) -> None:
+        """Kill them without waiting."""
+        self.smi.end()
+        self.apps.helper.end()
 
     def _look_at_disk(self, now: float) -> None:
         if time.monotonic() - self._disk_seen < _DISK_PERIOD_S:

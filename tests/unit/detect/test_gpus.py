@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from opsctl.detect.gpus import board_w, same_bus
+from opsctl.detect.gpu import board_w
+from opsctl.detect.gpus import same_bus
 from opsctl.records.events import GpuProcess, Sample
 from tests.unit.detect.watching import Watching, gpu
 

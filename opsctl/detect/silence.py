@@ -1,0 +1,31 @@
+"""How long nothing was heard of what is due, and what that means. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Silence:
+    """How long nothing was heard of what is due, and when that is odd (`stall_s`) or too long (`hang_s`)."""
+
+    since_s: float
+    stall_s: float
+    hang_s: float
+    phase: str
+
+    @property
+    def text(self) -> str:
+        """The silence in words, with its limits."""
+        what = "no step" if self.phase == "train" else f"nothing ({self.phase})"
+        return f"{what} for {self.since_s:.0f} s; odd after {self.stall_s:.0f} s, too long after {self.hang_s:.0f} s"
+
+    @property
+    def is_stalled(self) -> bool:
+        """Longer than the run's own pace explains."""
+        return self.since_s > self.stall_s
+
+    @property
+    def is_over(self) -> bool:
+        """Longer than this phase may take."""
+        return self.since_s > self.hang_s
