@@ -72,3 +72,10 @@ def test_a_start_in_a_drifted_environment_is_refused_or_recorded(envs: Envs) -> 
     assert len(notes) == 1
     assert notes[0].startswith(f"started although environment {envs.active.name} drifted: edited ")
     assert notes[0] in envs.opsctl("train", "status", "nap").ok().out
+
+
+def test_what_only_a_login_shell_sets_is_a_note(envs: Envs, own_home: Path) -> None:
+    envs.rebuild()
+    (own_home / ".profile").write_text("echo welcome\nexport PYTHONPATH=/by/hand\n")
+    found = envs.opsctl("env", "verify").ok().out
+    assert "note: a login shell on the target sets PYTHONPATH (/by/hand): what is started there by hand" in found
