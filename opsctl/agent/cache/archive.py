@@ -96,7 +96,7 @@ def codec_for(archive: Path, pythons: tuple[str, ...]) -> Codec:
 def pack(root: Path, names: list[str], archive: Path, codec: Codec, *, told: Told) -> None:
     """Write the files `names` of `root` into a new archive, and to the disk."""
     total = sum((root / name).stat().st_size for name in names)
-    done, told = 0, _seldom(told)
+    done, told = 0, seldom(told)
     with archive.open("wb") as out, piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
         assert child.stdin is not None
         with tarfile.open(fileobj=child.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
@@ -119,7 +119,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
     return stat.st_size
 
 
-def _seldom(told: Told) -> Told:
+def seldom(told: Told) -> Told:
     """The same, called at most a few times a second: a cache has thousands of files."""
     last = [0.0]
 
@@ -208,7 +208,7 @@ def check(archive: Path, expected: dict[str, str], codec: Codec, *, limit_bytes:
 
 def _read(archive: Path, expected: dict[str, str], codec: Codec, take: Take, *, limit_bytes: int, told: Told) -> None:
     seen: set[str] = set()
-    done, told = 0, _seldom(told)
+    done, told = 0, seldom(told)
     with archive.open("rb") as packed, piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         with tarfile.open(fileobj=child.stdout, mode="r|") as tar:

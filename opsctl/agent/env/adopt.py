@@ -16,7 +16,7 @@ from opsctl.agent.cache.archive import gzip_codec, zstd_codec
 from opsctl.agent.env import adopt_look
 from opsctl.agent.env.adopt_archive import Tree, pack, tree
 from opsctl.agent.env.layout import active
-from opsctl.agent.files import write_atomic, write_record
+from opsctl.agent.files import folder_mode, write_atomic, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
@@ -99,7 +99,7 @@ def _save(
     home: Home, root: Path, before: Tree, python: str, progress: jobs.Progress, *, operator: str
 ) -> tuple[Path, AdoptedArchive]:
     """Write the archive, then the record, which makes it stand."""
-    home.adopted.mkdir(mode=0o700, exist_ok=True)
+    home.adopted.mkdir(mode=folder_mode(home.root), exist_ok=True)
     for leftover in home.adopted.glob(".*.part"):  # of a job that was ended: only one works at a time
         leftover.unlink()
     now = time.time()
@@ -115,7 +115,7 @@ def _save(
         progress.phase("archive", f"{total_mib:.0f} MiB", done=round(done_mib, 1), total=round(total_mib, 1))
 
     try:
-        files = pack(root, before, part, codec, told=_seldom(told))
+        files = pack(root, before, part, codec, told=told)
         if not tree(root).same_as(before):
             raise Busy(
                 f"something changed in {root} while it was archived", hint="try again when nothing installs there"
@@ -141,15 +141,3 @@ def _save(
 def record_path(home: Home, archive_id: str) -> Path:
     """Where the manifest of this archive lies."""
     return home.adopted / f"{archive_id}.json"
-
-
-def _seldom(told: Any, *, step_bytes: int = 16 << 20) -> Any:
-    """The same, but at most once for each `step_bytes`."""
-    last = [-step_bytes]
-
-    def tell(done: int, total: int) -> None:
-        if done - last[0] >= step_bytes or done == total:
-            last[0] = done
-            told(done, total)
-
-    return tell

@@ -10,19 +10,17 @@ import shutil
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from opsctl.agent.cache.archive import Codec, is_safe_name, piped
+from opsctl.agent.cache.archive import Codec, Told, is_safe_name, piped, seldom
 from opsctl.errors import Busy, CheckFailed
 
 FOLDER = "/"  # what a manifest says of a folder
 _LINK = "-> "
 _CHUNK_BYTES = 1 << 20
-
-Told = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def pack(root: Path, found: Tree, archive: Path, codec: Codec, *, told: Told) ->
     Raises Busy where a file changes under our hands.
     """
     manifest: dict[str, str] = {}
-    done, total = 0, found.num_bytes
+    done, total, told = 0, found.num_bytes, seldom(told)
     with archive.open("wb") as out, piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
         assert child.stdin is not None
         with tarfile.open(fileobj=child.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
@@ -140,7 +138,7 @@ def unpack(archive: Path, root: Path, manifest: dict[str, str], codec: Codec, *,
     seen: set[str] = set()
     links: list[tuple[str, str]] = []
     folders: list[tuple[Path, int]] = []
-    done = 0
+    done, told = 0, seldom(told)
     with archive.open("rb") as packed, piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
