@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_train(commands)
     _add_prewarm(commands)
+    _add_preflight(commands)
     _add_check(commands)
     _add_export(commands)
     _add_key(commands)
@@ -158,6 +159,55 @@ def _prewarm(options: argparse.Namespace, signals: StopSignals) -> int:
     print(json.dumps(report.as_dict()) if options.json else "\n".join(report.lines()))
     is_as_wished = report.others_loaded and (report.warmth.is_warm or not options.require_warm)
     return 0 if is_as_wished else EXIT_CHECK_SAYS_NO
+
+
+def _add_preflight(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Have replicas of a recipe compile and run at once for about a minute. Exit: 0 safe, 1 not, 2 recipe."
+    parser = _add(commands, "preflight", text, "preflight --replicas threads configs/demo.yaml")
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES_HELP)
+    parser.add_argument(
+        "--replicas",
+        choices=("processes", "threads", "shared-threads"),
+        default="processes",
+        help="threads: as trainer.compile guards them; shared-threads: sharing compiled code, as most pipelines do",
+    )
+    parser.add_argument("--nproc", type=int, metavar="N", help="replicas (default: one a visible GPU; two on the CPU)")
+    parser.add_argument(
+        "--lock",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="over steps of threads (auto: where torch needs it)",
+    )
+    parser.add_argument("--result", type=Path, metavar="FILE", help="write the report to this file as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=_preflight)
+
+
+def _preflight(options: argparse.Namespace, signals: StopSignals) -> int:
+    from trainer.device import resolve_device, resolve_num_ranks
+    from trainer.files import write_json
+    from trainer.preflight.preflight import preflight
+    from trainer.preflight.processes import preflight_rank
+    from trainer.ranks import is_rank
+    from trainer.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.overrides)
+    device = resolve_device(recipe.device)
+    if is_rank():
+        return preflight_rank(recipe, device)
+    asked = 2 if options.nproc is None and device.type == "cpu" else options.nproc
+    report = preflight(
+        recipe,
+        replicas=options.replicas,
+        num_replicas=resolve_num_ranks(asked, device),
+        lock=options.lock,
+        words=(str(options.recipe), *options.overrides),
+    )
+    if options.result:
+        write_json(options.result, report.as_dict())
+    print(json.dumps(report.as_dict()) if options.json else "\n".join(report.lines()))
+    return EXIT_CHECK_SAYS_NO if report.problems else 0
 
 
 def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

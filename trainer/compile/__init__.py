@@ -10,13 +10,14 @@ from trainer.compile.discipline import Discipline
 from trainer.compile.errors import CompileError, SealBroken, SwitchRefused, explain
 from trainer.compile.guard import Compiled, own_code
 from trainer.compile.switches import compiler_options, refuse_silencers, silencing_switches
-from trainer.compile.threads import Replica, ThreadedReplicas, needs_lock
+from trainer.compile.threads import Lock, Replica, ThreadedReplicas, needs_lock
 
 __all__ = [
     "CompileError",
     "Compiled",
     "Counters",
     "Discipline",
+    "Lock",
     "Replica",
     "SealBroken",
     "SwitchRefused",

@@ -64,6 +64,7 @@ class ThreadedReplicas:
     """
 
     def __init__(self, num_replicas: int, discipline: Discipline | None = None, *, lock: Lock = "auto") -> None:
+        self.num_replicas = num_replicas
         self.discipline = discipline or Discipline()
         self.turn = threading.RLock()
         self.is_locked = needs_lock() if lock == "auto" else lock == "on"

@@ -1,0 +1,1 @@
+"""Tries a topology before hours go into it: replicas of a recipe's step compile at once, then run warm at once."""

@@ -1,0 +1,61 @@
+"""The command `preflight`: runs the chosen topology for about a minute and says whether it is safe."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from trainer.compile import Lock
+from trainer.device import resolve_device
+from trainer.preflight.processes import try_processes
+from trainer.preflight.releases import known
+from trainer.preflight.report import PreflightReport, Topology
+from trainer.preflight.threads import try_shared_code, try_threads
+from trainer.recipe import Recipe
+from trainer.signals import StopRequested
+
+Replicas = Literal["processes", "threads", "shared-threads"]
+
+
+def preflight(
+    recipe: Recipe, *, replicas: Replicas, num_replicas: int, lock: Lock, words: Sequence[str]
+) -> PreflightReport:
+    """Return what was seen of the recipe's replicas in this topology; `words` name the recipe to processes of its own.
+
+    It compiles into folders of its own, which are gone afterwards: the run's caches are neither used nor filled.
+    """
+    started_at = time.monotonic()
+    device = resolve_device(recipe.device)
+    if replicas == "processes":
+        topology, stopped_by = try_processes(words, num_ranks=num_replicas, uses_gpus=device.type == "cuda")
+        if stopped_by:
+            raise StopRequested(stopped_by)
+        found = [topology]
+    elif replicas == "shared-threads":
+        found = [try_shared_code(num_replicas, is_chosen=True)]
+    else:
+        found = _threads(recipe, device, num_replicas, lock)
+    return PreflightReport(
+        recipe=recipe.name,
+        torch=torch.__version__,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        replicas=replicas,
+        topologies=tuple(found),
+        known=tuple(known(torch.__version__)),
+        seconds=round(time.monotonic() - started_at, 1),
+    )
+
+
+def _threads(recipe: Recipe, device: torch.device, num_replicas: int, lock: Lock) -> list[Topology]:
+    with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
+        os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
+        return [
+            *try_threads(recipe, device, num_replicas=num_replicas, lock=lock),
+            try_shared_code(num_replicas, is_chosen=False),
+        ]
