@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from opsctl.agent.env.manifest import VENV, Listing, Manifest, source_of
@@ -59,23 +59,25 @@ def _version_of(label: str) -> tuple[str, str]:
     return name, version
 
 
-def _foreign(one: Distribution, manifest: Manifest) -> Drift:
+def _foreign(one: Distribution, manifest: Manifest, changed: set[str], gone: set[str]) -> Drift:
     versions = dict(_version_of(label) for label in manifest)
     by = f" by {one.installer}" if one.installer else ""
+    counts = ", ".join(f"files {what}: {len(paths)}" for paths, what in ((changed, "changed"), (gone, "gone")) if paths)
     instead = f", in place of {versions[one.name]}" if one.name in versions else ""
-    return Drift("foreign", one.label, one.info, f"{one.version} installed{by} after the build{instead}")
+    detail = f"{one.version} installed{by} after the build{instead}" + (f" ({counts})" if counts else "")
+    return Drift("foreign", one.label, one.info, detail)
 
 
 def findings(
     manifest: Manifest,
     comparison: Comparison,
-    edited: Iterable[str],
+    edited: Collection[str],
     foreign: tuple[Distribution, ...],
     site_packages: str,
 ) -> tuple[Drift, ...]:
     """What to report; `edited` are the paths whose content is known to differ.
 
-    Files that a foreign distribution brought are one finding, not thousands.
+    Files that a foreign distribution brought, and those of the one that it replaced, are one finding, not thousands.
     """
     owner = {path: label for label, files in manifest.items() for path in files}
     brought = {row.path for one in foreign for row in one.files}
@@ -84,15 +86,26 @@ def findings(
     def is_brought(path: str) -> bool:
         return path in brought or path.startswith(infos) or source_of(path) in brought
 
-    found = [_foreign(one, manifest) for one in foreign]
-    found += [Drift("edited", _plain(owner[path]), path) for path in edited]
-    found += [Drift("missing", _plain(owner[path]), path) for path in comparison.missing]
+    replaced = {one.name: _replaced(one, owner, edited, comparison.missing) for one in foreign}
+    told = {path for changed, gone in replaced.values() for path in changed | gone}
+    found = [_foreign(one, manifest, *replaced[one.name]) for one in foreign]
+    found += [Drift("edited", _plain(owner[path]), path) for path in edited if path not in told]
+    found += [Drift("missing", _plain(owner[path]), path) for path in comparison.missing if path not in told]
     found += [
         _added(path, site_packages, _owner_of_folder(path, owner))
         for path in comparison.added
         if _is_start_hook(path, site_packages) or not is_brought(path)
     ]
     return tuple(sorted(found, key=lambda one: (one.distribution, one.kind, one.path)))
+
+
+def _replaced(
+    one: Distribution, owner: dict[str, str], edited: Collection[str], missing: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """The files of an earlier version that a foreign distribution wrote over, and those that went with that version."""
+    brought = {row.path for row in one.files}
+    changed = {path for path in edited if path in brought and _version_of(owner[path])[0] == one.name}
+    return changed, {path for path in missing if _version_of(owner[path])[0] == one.name}
 
 
 def _plain(label: str) -> str:

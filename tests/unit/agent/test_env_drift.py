@@ -87,6 +87,17 @@ def test_a_foreign_distribution_is_one_finding_and_says_whom_it_replaced() -> No
     ]
 
 
+def test_the_files_of_a_replaced_version_go_with_the_one_that_replaced_it() -> None:
+    info = f"{SITE}/a-2.0.dist-info"
+    now = Listing({f"{SITE}/a/one.py": Seen(9, 11), f"{info}/METADATA": Seen(1, 1)}, ())
+    rows = (Recorded(f"{SITE}/a/one.py", "sha256", "00"), Recorded(f"{info}/METADATA", "sha256", "00"))
+    compared = drift.compare(BUILT, now)
+    other = Distribution("b", "2.0", info, rows, "pip")
+    assert len(drift.findings(BUILT, compared, compared.edited, (other,), SITE)) == 3, "another's files are no excuse"
+    (found,) = drift.findings(BUILT, compared, compared.edited, (Distribution("a", "2.0", info, rows, "pip"),), SITE)
+    assert found.detail == "2.0 installed by pip after the build, in place of 1.0 (files changed: 1, files gone: 1)"
+
+
 NAMES = st.text("abcdef/", min_size=1, max_size=8).filter(lambda name: "//" not in name and name.strip("/") == name)
 
 
