@@ -6,6 +6,7 @@ Shared by `env lock` (the operator's side) and `env rebuild` (the target); shipp
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from opsctl.errors import CommandFailed, DiskFull, OpsctlError
 from opsctl.records.env import Sources
 
 _TAIL_ROWS = 25
+_CUT = ("error decoding response body", "end of file before message length", "connection closed before message")
+_WHEEL_URL = re.compile(r"^wheels = \[\s*\{[^\n]*?\b(url|path) = \"(?P<url>[^\"]+)\"", re.M)
 _PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 _SOURCE_VARIABLES = (
     *("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"),
@@ -98,13 +101,27 @@ def uv_environment(variables: dict[str, str], inherited: dict[str, str]) -> dict
     return {**kept, **variables, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
-def failure(text: str, status: int, *, doing: str) -> OpsctlError:
-    """The error that uv's output amounts to."""
+def origin_in(pylock: str, name: str) -> str:
+    """The address of a distribution's file in a pylock.toml, without credentials; "" if it names none.
+
+    >>> origin_in('[[packages]]\\nname = "a"\\nwheels = [{ url = "https://me:pw@h/a.whl" }]\\n', "a")
+    'https://***@h/a.whl'
+    """
+    blocks = pylock.split("[[packages]]")
+    block = next((block for block in blocks if f'\nname = "{name}"\n' in block), "")
+    match = _WHEEL_URL.search(block)
+    return masked(match["url"]) if match else ""
+
+
+def failure(text: str, status: int, *, doing: str, origin: Callable[[str], str] | None = None) -> OpsctlError:
+    """The error that uv's output amounts to; `origin` tells where a distribution's file lies, for a wrong hash."""
     mismatch = _HASH_MISMATCH.search(text)
     if mismatch:
         expected = ", ".join(mismatch["expected"].split())
+        place = origin(mismatch["what"].partition("==")[0]) if origin else ""
         return CommandFailed(
-            f"{mismatch['what']}: its file has hash {mismatch['found']}, the lock says {expected}",
+            f"{mismatch['what']}: its file has hash {mismatch['found']}, the lock says {expected}"
+            + (f"; it comes from {place}" if place else ""),
             hint="the index or folder serves another file than was locked: check find_links and index_url,"
             " or lock again if the change is wanted",
         )
@@ -115,6 +132,8 @@ def failure(text: str, status: int, *, doing: str) -> OpsctlError:
 
 
 def _advice(text: str) -> str:
+    if any(words in text for words in _CUT):
+        return "a download was cut: run the command again, what came whole is kept"
     if "No solution found" in text:
         return "a version is not where we look: check the set, index_url and find_links"
     if "Failed to fetch" in text or "error sending request" in text or "dns error" in text:

@@ -73,6 +73,18 @@ def test_a_rebuild_killed_at_a_random_point_leaves_the_old_or_the_new_one(envs: 
     assert sorted(envs.standing()) == sorted({old, after["env_id"]}), "what the killed one left is swept"
 
 
+def test_a_rebuild_goes_on_when_its_client_is_killed(envs: Envs) -> None:
+    rebuild = _rebuild_in_background(envs)
+    _moment("venv", 0)(envs, set())
+    rebuild.kill()
+    rebuild.communicate(timeout=10)
+    (run,) = envs.home.glob("runs/env-rebuild-*")
+    until(lambda: (run / "exit.json").exists(), within_s=60)
+    assert (run / "result.json").exists()
+    assert envs.verify("--full") == []
+    assert envs.rebuild()["outcome"]["is_new"] is False
+
+
 def test_two_rebuilds_at_once_one_works_and_one_is_told_who(envs: Envs) -> None:
     first = _rebuild_in_background(envs)
     _moment("venv", 0)(envs, set())

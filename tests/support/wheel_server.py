@@ -6,6 +6,8 @@ import base64
 import functools
 import hashlib
 import http.server
+import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ class WheelServer:
         self.port = 0
         self.password = ""  # USER:PASSWORD that it wants
         self.num_cut = 0  # so many answers with a wheel end in the middle
+        self.is_index = False  # answer at simple/ too
+        self.claimed_size = 0  # what the index says of each file's size; 0: the truth
         self.changed: dict[str, bytes] = {}  # sent instead of what the page promises
         self.seen: list[tuple[str, str]] = []  # path and Range of each request
 
@@ -54,6 +58,8 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.end_headers()
         elif self.path == "/":
             self._page()
+        elif self.path.startswith("/simple/"):
+            self._index(self.path.split("/")[2])
         elif self.path.endswith(".whl"):
             self._wheel(Path(self.translate_path(self.path)).read_bytes())
         else:
@@ -62,16 +68,38 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     def _page(self) -> None:
         """The wheels with their hashes, as indexes list them."""
         rows = [f'<a href="{name}#sha256={sha256}">{name}</a>' for name, sha256 in self.plan.listed().items()]
-        body = "\n".join(["<!DOCTYPE html><html><body>", *rows, "</body></html>"]).encode()
+        self._say("text/html", "\n".join(["<!DOCTYPE html><html><body>", *rows, "</body></html>"]))
+
+    def _index(self, package: str) -> None:
+        """The wheels of one package with hashes and sizes, as PyPI's JSON lists them; there are none by default."""
+        names = [name for name in self.plan.listed() if name.startswith(package.replace("-", "_") + "-")]
+        if not names or not self.plan.is_index:
+            self.send_error(404)
+            return
+        hashes = self.plan.listed()
+        files = [
+            {
+                "filename": name,
+                "url": f"/{name}",
+                "hashes": {"sha256": hashes[name]},
+                "size": self.plan.claimed_size or (self.plan.folder / name).stat().st_size,
+            }
+            for name in names
+        ]
+        body = {"meta": {"api-version": "1.0"}, "name": package, "files": files}
+        self._say("application/vnd.pypi.simple.v1+json", json.dumps(body))
+
+    def _say(self, kind: str, text: str) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text.encode())))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text.encode())
 
     def _wheel(self, data: bytes) -> None:
         data = self.plan.changed.get(self.path[1:], data)
-        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        rest = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(rest[1]) if rest else 0
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")

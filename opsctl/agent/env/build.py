@@ -42,6 +42,7 @@ class Build:
     sources: Sources
     paths: EnvPaths
     progress: jobs.Progress
+    sizes: dict[str, int]  # distribution -> bytes once installed, as far as they are known
 
     def run(self) -> tuple[Installed, EnvRecord, Manifest]:
         """Fill and prove the folder; everything is on disk at the end, and nothing is active yet."""
@@ -62,11 +63,17 @@ class Build:
         return installed, record, manifest
 
     def _install(self) -> Installed:
-        self.progress.phase("venv", f"Python {self.wanted.python.version}")
         uv = self._uv()
+        if len(self.sizes) < len(self.wanted.pins) / 2 and not self.sources.is_offline:
+            self.progress.phase("space", "asking the index how large the packages are")
+            answer = uv.look_up(self.paths.exact, self.wanted.python.executable)
+            space.ensure_room(self.home, space.from_pylock(answer))
+        self.progress.phase("venv", f"Python {self.wanted.python.version}")
         uv.venv(self.wanted.python.executable, self.paths.root)
         uv = replace(uv, link_mode=space.link_mode(uv.cache_folder(), self.paths.root))
-        watch = InstallWatch(self.progress, self.paths.site_packages(), num_packages=len(self.wanted.pins))
+        watch = InstallWatch(
+            self.progress, self.paths.site_packages(), num_packages=len(self.wanted.pins), sizes=self.sizes
+        )
         self.progress.phase("install", f"{len(self.wanted.pins)} packages")
         return install(self.paths, replace(uv, say=watch.row), self.wanted.pins, self.progress, watch)
 
@@ -147,11 +154,11 @@ def _build_fresh(home: Home, request: EnvRequest, wanted: Wanted, progress: jobs
     sources = request.sources
     if not sources.is_offline:
         sources = with_environment(sources, dict(os.environ))
-    known = space.from_wheels(wanted.pins, local_folders(sources.find_links))
-    space.ensure_room(home, known or space.from_last_build(home, wanted.name))
+    sizes = space.sizes(home, wanted.name, wanted.pins, local_folders(sources.find_links))
+    space.ensure_room(home, sum(sizes.values()))
     paths = EnvPaths(_fresh_folder(home, wanted.fingerprint))
     try:
-        installed, record, manifest = Build(home, request, wanted, sources, paths, progress).run()
+        installed, record, manifest = Build(home, request, wanted, sources, paths, progress, sizes).run()
     except BaseException:
         shutil.rmtree(paths.root, ignore_errors=True)  # frees the disk for the error's own file; a rebuild sweeps too
         raise

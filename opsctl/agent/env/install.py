@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from opsctl.agent.env.layout import EnvPaths
 from opsctl.agent.env.manifest import Listing, listing
@@ -16,12 +17,13 @@ from opsctl.agent.env.wheels import Distribution, Mismatch, check_pins, distribu
 from opsctl.agent.hashing import digests
 from opsctl.agent.jobs import Progress
 from opsctl.errors import CommandFailed, DiskFull
-from opsctl.formats.lockfile import Pin
+from opsctl.formats.lockfile import Pin, normalised
 
 _DOWNLOADING = re.compile(r"^\s*Downloading (?P<name>\S+) \((?P<size>[\d.]+)(?P<unit>[KMG]?i?B)\)")
 _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
 _UNIT_MIB = {"B": 2**-20, "KiB": 2**-10, "MiB": 1.0, "GiB": 1024.0}
 _LOOK_PERIOD_S = 0.5
+_SHOWN_MIB = 1.0  # below it, bytes tell less than packages
 
 
 @dataclass(frozen=True)
@@ -35,27 +37,31 @@ class Installed:
 
 
 class InstallWatch:
-    """Turns uv's rows, and what appears in site-packages, into progress."""
+    """Turns uv's rows, and what appears in site-packages, into progress.
 
-    def __init__(self, progress: Progress, site_packages: Path, *, num_packages: int) -> None:
+    `sizes` are the bytes of distributions once installed, as far as they are known.
+    """
+
+    def __init__(
+        self, progress: Progress, site_packages: Path, *, num_packages: int, sizes: dict[str, int] | None = None
+    ) -> None:
         self._progress = progress
         self._site_packages = site_packages
         self._num_packages = num_packages
-        self._sizes_mib: dict[str, float] = {}
+        self._sizes = sizes or {}
+        self._downloads_mib: dict[str, float] = {}
         self._arrived: set[str] = set()
 
     def row(self, text: str) -> None:
         """One row of uv's output."""
         if started := _DOWNLOADING.match(text):
-            self._sizes_mib[started["name"]] = float(started["size"]) * _UNIT_MIB.get(started["unit"], 1.0)
+            self._downloads_mib[started["name"]] = float(started["size"]) * _UNIT_MIB.get(started["unit"], 1.0)
         elif arrived := _DOWNLOADED.match(text):
             self._arrived.add(arrived["name"])
         else:
             self._progress.log(text)
             return
-        done = sum(size for name, size in self._sizes_mib.items() if name in self._arrived)
-        total = sum(self._sizes_mib.values())
-        self._progress.phase("download", f"{done:.0f} of {total:.0f} MiB", done=round(done, 1), total=round(total, 1))
+        self._progress.phase("download", **downloaded(self._downloads_mib, self._arrived))
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
@@ -70,14 +76,51 @@ class InstallWatch:
             thread.join()
 
     def _look(self, ended: threading.Event) -> None:
-        before = 0
+        before: set[str] = set()
         while not ended.wait(_LOOK_PERIOD_S):
-            count = sum(1 for _ in self._site_packages.glob("*.dist-info"))
-            if count != before:
-                self._progress.phase(
-                    "install", f"{count} of {self._num_packages} packages", done=count, total=self._num_packages
-                )
-            before = count
+            # uv writes this file last
+            infos = {path.parent.name for path in self._site_packages.glob("*.dist-info/INSTALLER")}
+            names = {normalised(info.partition("-")[0]) for info in infos}
+            if names != before:
+                self._progress.phase("install", **arrived_text(names, self._num_packages, self._sizes))
+            before = names
+
+
+class Told(TypedDict):
+    """What a phase of a job tells."""
+
+    text: str
+    done: float | None
+    total: float | None
+
+
+def downloaded(sizes_mib: dict[str, float], arrived: set[str]) -> Told:
+    """How far the downloads have come that uv finds worth a row: those of 1 MiB and more; pure.
+
+    >>> downloaded({"torch": 530.0, "numpy": 16.0}, {"numpy"})["text"]
+    '1 of 2 large packages, 16 of 546 MiB'
+    """
+    done = sum(size for name, size in sizes_mib.items() if name in arrived)
+    total = sum(sizes_mib.values())
+    num_arrived = sum(1 for name in sizes_mib if name in arrived)
+    text = f"{num_arrived} of {len(sizes_mib)} large packages, {done:.0f} of {total:.0f} MiB"
+    return Told(text=text, done=round(done, 1), total=round(total, 1))
+
+
+def arrived_text(names: set[str], num_packages: int, sizes: dict[str, int]) -> Told:
+    """How far the installation has come: in bytes where the sizes are known, else in packages; pure.
+
+    >>> arrived_text({"a"}, 2, {"a": 3 << 20, "b": 1 << 20})["text"]
+    '1 of 2 packages, 3 of 4 MiB'
+    >>> arrived_text({"a"}, 2, {"a": 3 << 20})["text"]
+    '1 of 2 packages'
+    """
+    text = f"{len(names)} of {num_packages} packages"
+    total = sum(sizes.values()) / 2**20
+    if len(sizes) < num_packages or total < _SHOWN_MIB:
+        return Told(text=text, done=len(names), total=num_packages)
+    done = sum(sizes.get(name, 0) for name in names) / 2**20
+    return Told(text=f"{text}, {done:.0f} of {total:.0f} MiB", done=round(done, 1), total=round(total, 1))
 
 
 def _look_at(paths: EnvPaths, site_packages: Path) -> tuple[Listing, dict[str, str], tuple[Distribution, ...]]:

@@ -110,6 +110,14 @@ def read(path: Path) -> Manifest:
     return {owner: {name: _entry(*row) for name, row in files.items()} for owner, files in rows.items()}
 
 
+def read_or_empty(path: Path) -> Manifest:
+    """The manifest in the file, an empty one where it cannot be read."""
+    try:
+        return read(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def _entry(size: int, mtime_ns: int, mark: str) -> Entry:
     if mark.startswith("-> "):
         return Entry(size, mtime_ns, "", mark[3:])
@@ -118,10 +126,7 @@ def _entry(size: int, mtime_ns: int, mark: str) -> Entry:
 
 def read_totals(path: Path) -> tuple[int, int]:
     """Number of files and their bytes as the manifest in the file says, zeros where it cannot be read."""
-    try:
-        return totals(read(path))
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0, 0
+    return totals(read_or_empty(path))
 
 
 def totals(manifest: Manifest) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import shutil
 import threading
 import zipfile
@@ -13,13 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opsctl.agent.env.layout import standing
-from opsctl.agent.env.manifest import read_totals
+from opsctl.agent.env.manifest import read_or_empty
 from opsctl.agent.home import Home
 from opsctl.errors import DiskFull
 from opsctl.formats.lockfile import Pin, normalised
 
 _FICLONE = 0x40049409
 _SPARE_BYTES = 8 << 20
+_LEAST_GROWTH = 1.5  # of a wheel when it is unpacked: CUDA's libraries grow least
+_WHEEL_SIZE = re.compile(r"^wheels = \[\s*\{[^\n]*?\bsize = (\d+)", re.M)
 _BYTECODE_SHARE = 1.1  # compiled Python adds about a tenth
 
 
@@ -29,23 +32,40 @@ def unpacked_bytes(wheel: Path) -> int:
         return sum(member.file_size for member in archive.infolist())
 
 
-def from_wheels(pins: tuple[Pin, ...], folders: tuple[Path, ...]) -> int:
-    """The bytes that those of the pinned wheels take that lie in these folders."""
+def from_wheels(pins: tuple[Pin, ...], folders: tuple[Path, ...]) -> dict[str, int]:
+    """Distribution -> the bytes that it takes, of those pinned wheels that lie in these folders."""
     wanted = {(pin.name, pin.version) for pin in pins}
-    largest: dict[tuple[str, str], int] = {}
+    largest: dict[str, int] = {}
     for wheel in (path for folder in folders for path in folder.glob("*.whl")):
         name, version = (*wheel.name.split("-"), "", "")[:2]
-        key = (normalised(name), version)
-        if key in wanted:
+        if (normalised(name), version) in wanted:
             with contextlib.suppress(zipfile.BadZipFile):  # uv refuses it later, by name
-                largest[key] = max(largest.get(key, 0), unpacked_bytes(wheel))
-    return sum(largest.values())
+                largest[normalised(name)] = max(largest.get(normalised(name), 0), unpacked_bytes(wheel))
+    return largest
 
 
-def from_last_build(home: Home, name: str) -> int:
-    """The bytes of the newest environment of this set, 0 if none stands."""
+def from_last_build(home: Home, name: str, pins: tuple[Pin, ...]) -> dict[str, int]:
+    """The same of those pinned distributions that the newest environment of this set holds."""
     of_set = [paths for paths, record in standing(home) if record.name == name]
-    return read_totals(of_set[-1].manifest)[1] if of_set else 0
+    manifest = read_or_empty(of_set[-1].manifest) if of_set else {}
+    labels = {f"{pin.name}=={pin.version}": pin.name for pin in pins}
+    return {
+        labels[label]: sum(one.size for one in files.values()) for label, files in manifest.items() if label in labels
+    }
+
+
+def sizes(home: Home, name: str, pins: tuple[Pin, ...], folders: tuple[Path, ...]) -> dict[str, int]:
+    """Distribution -> the bytes that it takes, as far as that is known without asking anybody."""
+    return {**from_last_build(home, name, pins), **from_wheels(pins, folders)}
+
+
+def from_pylock(text: str) -> int:
+    """The bytes that a pylock.toml's wheels take at least once they are unpacked; pure.
+
+    >>> from_pylock('wheels = [{ url = "https://h/a.whl", size = 1000, hashes = { sha256 = "ab" } }]')
+    1500
+    """
+    return int(sum(map(int, _WHEEL_SIZE.findall(text))) * _LEAST_GROWTH)
 
 
 def ensure_room(home: Home, needed_bytes: int) -> None:

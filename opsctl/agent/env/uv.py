@@ -9,9 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.formats.sources import failure, masked, uv_environment
+from opsctl.formats.sources import failure, masked, origin_in, uv_environment
 
 Argv = tuple[str, ...]
+
+# whichever index has the file: the lock's hash says that it is the right one
+_STRATEGY = ("--index-strategy", "unsafe-best-match")
+_LOOK_LIMIT_S = 60.0
 
 
 # becomes the program that its words name, and is killed when our process ends, however that ends
@@ -36,18 +40,30 @@ class Uv:
     def sync(self, lock: Path) -> None:
         """Install exactly what the lock names; raises an error that names the package."""
         words = ("pip", "sync", "--require-hashes", "--only-binary", ":all:", str(lock))
-        self._run(words, *self._common())
+        self._run(words, *self._common(), lock=lock)
 
     def reinstall(self, lock: Path, names: tuple[str, ...]) -> None:
         """Install these distributions anew from freshly fetched files, past uv's cache."""
         again = tuple(word for name in names for word in ("--reinstall-package", name))
         words = ("pip", "sync", "--no-cache", "--require-hashes", "--only-binary", ":all:", *again, str(lock))
-        self._run(words, *self._common())
+        self._run(words, *self._common(), lock=lock)
 
     def venv(self, interpreter: str, folder: Path) -> None:
         """Make an empty virtual environment in a folder that is there and empty."""
         self._run(("venv", "--no-project", "--allow-existing", "--python", interpreter, "--no-python-downloads",
                    str(folder)))  # fmt: skip
+
+    def look_up(self, lock: Path, interpreter: str = "") -> str:
+        """What the index says of the locked files, as a pylock.toml; "" where it cannot be asked."""
+        words = ("pip", "compile", str(lock), "--no-deps", "--format", "pylock.toml", "--no-header", "--quiet")
+        argv = (str(self.program), *words, "--python", interpreter or str(self.python), *_STRATEGY)
+        try:
+            done = subprocess.run(
+                argv, env=self._environment(), capture_output=True, text=True, timeout=_LOOK_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return ""
+        return done.stdout if done.returncode == 0 else ""
 
     def bring_python(self, version: str, folder: Path) -> None:
         """Unpack this Python below `folder`, from the mirror that the sources name; uv knows its hash."""
@@ -65,11 +81,9 @@ class Uv:
         return uv_environment(self.sources, dict(os.environ))
 
     def _common(self) -> Argv:
-        # whichever index has the file: the lock's hash says that it is the right one
-        strategy = ("--index-strategy", "unsafe-best-match")
-        return ("--python", str(self.python), "--link-mode", self.link_mode, *strategy)
+        return ("--python", str(self.python), "--link-mode", self.link_mode, *_STRATEGY)
 
-    def _run(self, words: Argv, *options: str) -> None:
+    def _run(self, words: Argv, *options: str, lock: Path | None = None) -> None:
         tie = (sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()))
         argv = (*tie, str(self.program), *words, *options)
         child = subprocess.Popen(
@@ -88,4 +102,9 @@ class Uv:
             rows.append(shown)
             self.say(shown)
         if child.wait() != 0:
-            raise failure("\n".join(rows), child.returncode, doing=f"running uv {words[0]} {words[1]}")
+            raise failure(
+                "\n".join(rows),
+                child.returncode,
+                doing=f"running uv {words[0]} {words[1]}",
+                origin=lambda name: origin_in(self.look_up(lock), name) if lock else "",
+            )
