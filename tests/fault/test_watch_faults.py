@@ -1,0 +1,116 @@
+"""Real faults, told by a watch over SSH from a job in a Docker container."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Ended
+from tests.support.docker import IMAGE
+from tests.support.faults import FAULTS, STEPS, Fault, evidence_time, settings
+from tests.support.place import ran
+from tests.support.runs import NVIDIA_SMI
+from tests.support.sshd import Sshd
+from tests.support.until import until
+from tests.support.watching import Watch, watch
+
+__all__ = ["watch"]
+pytestmark = [pytest.mark.ssh, pytest.mark.docker, pytest.mark.tmux]
+Opsctl = Callable[..., Ended]
+MEMORY = "320m"
+WITHIN_S = 3.0  # of one try on a busy machine; the median of many is the promise of benchmarks/watch.py
+SMI = '#!/bin/sh\nNVIDIA_SMI_PLAN=/tmp/plan exec python3 -SE /tmp/plan/nvidia_smi "$@"\n'
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[str]:
+    """A container with little memory and a small /dev/shm, and nvidia-smi's stand-in with two busy GPUs."""
+    name = f"opsctl-tests-{secrets.token_hex(4)}"
+    limits = ("--memory", MEMORY, "--memory-swap", MEMORY, "--shm-size", "64m")
+    ran("docker", "run", "-d", "--init", "--name", name, *limits, IMAGE)
+    try:
+        ran("docker", "exec", name, "mkdir", "-p", "/tmp/plan")
+        ran("docker", "cp", str(NVIDIA_SMI), f"{name}:/tmp/plan/nvidia_smi")
+        _put(name, "/usr/local/bin/nvidia-smi", SMI)
+        ran("docker", "exec", name, "chmod", "755", "/usr/local/bin/nvidia-smi")
+        columns = "index, uuid, name, utilization.gpu, memory.used, power.draw"
+        _put(
+            name, "/tmp/plan/series.csv", f"{columns}\n0, GPU-a, H200, 97, 61230, 600\n1, GPU-b, H200, 97, 61230, 600\n"
+        )
+        yield name
+    finally:
+        subprocess.run(("docker", "rm", "-f", "-v", name), capture_output=True, timeout=60, check=True)
+
+
+def _put(container: str, path: str, text: str) -> None:
+    argv = ("docker", "exec", "-i", container, "sh", "-c", 'cat > "$1"', "sh", path)
+    subprocess.run(argv, input=text, text=True, check=True, timeout=30)
+
+
+@pytest.fixture
+def far(small: str, sshd: Sshd, project: Path) -> str:
+    """The container as the project's target, behind sshd."""
+    (project / "opsctl.yaml").write_text(settings(sshd.settings, small, f"/tmp/{secrets.token_hex(4)}"))
+    return small
+
+
+def _started(opsctl: Opsctl, source: str) -> dict[str, Any]:
+    run: dict[str, Any] = opsctl("train", "start", "--name", "job", "--json", "--", "python3", "-c", source).ok().json()
+    return run
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_told_soon_after_its_evidence(
+    fault: Fault, far: str, opsctl: Opsctl, watch: Callable[..., Watch]
+) -> None:
+    run = _started(opsctl, fault.source)
+    seen = watch()
+    try:
+        signalled = 0.0
+        if fault.signal:
+            seen.wait_for("verdict", verdict="healthy")
+            kill = f"date +%s.%N; kill -{fault.signal} {run['run']['job']['pid']}"
+            signalled = float(ran("docker", "exec", far, "sh", "-c", kill))
+        verdict = seen.wait_for("verdict", 40, verdict=fault.verdict)
+        assert verdict["cause"] == fault.cause
+        if fault.verdict == "crashed" and fault.name != "thread exception":
+            assert seen.ended() == 1
+        late_s = verdict["time"] - evidence_time(fault, seen.rows, signalled)
+        assert late_s < WITHIN_S
+    finally:
+        opsctl("train", "stop", "job", "--grace", "1")
+        ran("docker", "exec", far, "rm", "-f", "/dev/shm/fault")
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        ("fail Failed to initialize NVML: Unknown Error", "Unknown Error"),
+        ("fail Unable to determine the device handle for GPU 0000:41:00.0: GPU is lost.", "GPU is lost"),
+        ("hang", "does not answer"),
+    ],
+    ids=["error", "lost", "hang"],
+)
+def test_a_sick_driver_does_not_alarm_while_steps_come(
+    mode: str, problem: str, far: str, opsctl: Opsctl, watch: Callable[..., Watch]
+) -> None:
+    _put(far, "/tmp/plan/mode", "ok")
+    _started(opsctl, STEPS + "steps(100000)\n")
+    seen = watch()
+    try:
+        seen.wait_for("verdict", verdict="healthy")
+        until(lambda: any(row.get("gpus") for row in seen.rows("sample")))
+        _put(far, "/tmp/plan/mode", mode)
+        until(lambda: any(problem in row.get("gpu_problem", "") for row in seen.rows("sample")), 30)
+        state = json.loads(opsctl("watch", "--once", "--json").ok().out)
+        assert state["verdict"]["verdict"] == "healthy"
+        assert {row["verdict"] for row in seen.rows("verdict")} <= {"starting", "healthy"}
+    finally:
+        _put(far, "/tmp/plan/mode", "ok")
+        opsctl("train", "stop", "job", "--grace", "1").ok()
