@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opsctl.errors import CheckFailed, Disconnected, ProtocolError, Unreachable, UsageError
+from opsctl.errors import CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError
 from opsctl.formats.frames import CHUNK_BYTES
 from opsctl.ops.jobs import OnProgress, unheard
 from opsctl.ops.workspace import Workspace
@@ -57,8 +58,7 @@ def pull(
     Raises UsageError (no such snapshot), CheckFailed (it arrived damaged), Disconnected (what came is kept).
     """
     started = time.monotonic()
-    place = folder or store()
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = _ensure_folder(folder or store())
     offered = _again(lambda _: workspace.client.call("cache-manifest", {"snapshot": snapshot_id}), on_progress)
     record, archive = offered["record"], place / _plain_name(offered["archive"])
     is_new = not (archive.is_file() and _sha256(archive) == record["archive_sha256"])
@@ -72,6 +72,16 @@ def pull(
     manifest = place / f"{_plain_name(record['snapshot_id'])}{_MANIFEST}"
     _write_whole(manifest, json.dumps(record, indent=1).encode() + b"\n")
     return _exchanged(record, archive, is_new=is_new, started=started)
+
+
+def _ensure_folder(place: Path) -> Path:
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{place} is no folder", hint="name a folder, or none for the store") from None
+    except PermissionError as error:
+        raise UsageError(f"cannot make {place}: {error.strerror}", hint="name a folder that you may write") from None
+    return place
 
 
 def _plain_name(name: str) -> str:
@@ -107,6 +117,12 @@ def _fetch(workspace: Workspace, offered: dict[str, Any], part: Path, on_progres
                     file.write(message["record"])
                     done += len(message["record"])
                     on_progress({"text": f"pulling {offered['archive']}", "done": done, "total": offered["num_bytes"]})
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(
+            f"no space left on this machine for {part.parent}", hint="free space, then pull again: what came is kept"
+        ) from None
     finally:
         messages.close()
 

@@ -101,4 +101,6 @@ def test_damaged_truncated_and_forged_snapshots_are_refused_and_leave_nothing(
     alone = _push(caches, str(archive), "--trust")
     assert (alone.code, "is not beside it" in alone.err) == (2, True)
     assert _push(caches, "nothing").code == 2
+    no_folder = caches.opsctl("cache", "pull", saved["snapshot_id"], "opsctl.yaml")
+    assert (no_folder.code, "is no folder" in no_folder.err) == (2, True)
     assert _standing(caches) == []

@@ -19,7 +19,7 @@ _DIGITS = 12
 def place(root: Path) -> Path:
     """The path for jobs of the environment at `root`; its own where it is no complete build of a set."""
     record = read_env(root)
-    link = root.with_name(record.fingerprint[:_DIGITS]) if record else root
+    link = root.with_name(record.fingerprint[:_DIGITS]) if record and record.fingerprint else root
     return root if link.exists() and not link.is_symlink() else link
 
 
