@@ -43,14 +43,19 @@ def home(place: Place) -> Iterator[str]:
 
 @pytest.fixture
 def wheels(place: Place, project: Path) -> Iterator[str]:
-    """A folder inside with a wheel of alpha and three of beta, beside an empty index: nothing asks the network."""
+    """A folder with a wheel of alpha and three of beta, beside an empty index: nothing asks the network.
+
+    It lies at the same path here, where locks are made.
+    """
     inside = f"/tmp/opsctl-{secrets.token_hex(4)}"
     for name, version in (("alpha", "1.5"), ("beta", "1.0"), ("beta", "2.0"), ("beta", "3.0")):
         build_wheel(project / "wheels", name, version)
-    shutil.copytree(project / "wheels", place.outside(f"{inside}/wheels"))
-    place.outside(f"{inside}/index").mkdir()
+    for folder in (place.outside(inside), Path(inside)):
+        shutil.copytree(project / "wheels", folder / "wheels")
+        (folder / "index").mkdir()
     yield inside
-    shutil.rmtree(place.outside(inside))
+    for folder in (place.outside(inside), Path(inside)):
+        shutil.rmtree(folder)
 
 
 def _lock(project: Path, beta: str) -> None:
@@ -160,3 +165,26 @@ def test_pollution_is_named_brought_back_and_gone_back_from(
     opsctl("train", "stop", "wait").ok()
     last = opsctl("env", "prune", "--keep", "1", "--json").ok().json()["removed"]
     assert [one["env_id"] for one in last] == [polluted["env_id"]]
+
+
+@pytest.mark.usefixtures("configured")
+def test_an_environment_made_by_hand_is_saved_and_brought_back(
+    opsctl: Opsctl, place: Place, home: str, project: Path, wheels: str
+) -> None:
+    _build(opsctl, project, "1.0")
+    by_hand = f"{home.removesuffix('/home')}/by hand"
+    _uv(opsctl, place, home, "venv", "-q", by_hand)
+    words = ("--no-index", "--find-links", f"{wheels}/wheels", "alpha", "beta==2.0")
+    _uv(opsctl, place, home, "pip", "install", "-q", "--python", f"{by_hand}/bin/python", *words)
+    packages = place.outside(f"{by_hand}/lib/python3.11/site-packages")
+    (packages / "beta/__init__.py").write_text('VERSION = "2.0, patched"\n')
+    found = opsctl("env", "adopt", by_hand, "--name", "hand", "--json").ok().json()
+    assert (found["num_pinned"], found["unpinned"]) == (2, [])
+    assert "beta 2.0 was edited" in "\n".join(found["changed"])
+    shutil.rmtree(place.outside(by_hand))
+    opsctl("env", "restore", found["adopted"]["archive_id"]).ok()
+    program = "import beta; print(beta.VERSION)"
+    assert opsctl("exec", "--", f"{by_hand}/bin/python", "-c", program).ok().out == "2.0, patched\n"
+    assert place.outside(by_hand).stat().st_uid == place.outside(home).stat().st_uid != 0
+    opsctl("env", "rebuild", "hand").ok()
+    assert opsctl("exec", "--env", "active", "--", "python", "-c", program).ok().out == "2.0\n"
