@@ -15,6 +15,7 @@ import pytest
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import content_digest
 from opsctl.config_file import parse
+from opsctl.errors import DiskFull
 from opsctl.ops.cache_exchange import pull, push
 from opsctl.ops.workspace import Workspace, build_target
 from tests.support.proxy import LinkProxy
@@ -48,14 +49,18 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
+def _workspace(folder: Path, home: Path, host: object) -> Workspace:
+    text = f"default_target: t\ntargets: {{t: {{host: {host}, home: {home}, python: {sys.executable}}}}}\n"
+    config = parse(text, folder / "opsctl.yaml")
+    return Workspace(config, folder, build_target("t", config.targets["t"]))
+
+
 @pytest.mark.ssh
 def test_a_cut_push_and_a_cut_pull_go_on_where_they_stopped(
     far_sshd: Sshd, proxy: LinkProxy, tmp_path: Path, archive: Path
 ) -> None:
     home = tmp_path / "home"
-    text = f"default_target: t\ntargets: {{t: {{host: {far_sshd.settings}, home: {home}, python: {sys.executable}}}}}\n"
-    config = parse(text, tmp_path / "opsctl.yaml")
-    workspace = Workspace(config, tmp_path, build_target("t", config.targets["t"]))
+    workspace = _workspace(tmp_path, home, far_sshd.settings)
     workspace.client.call("probe")
     offsets: list[float] = []
 
@@ -79,3 +84,21 @@ def test_a_cut_push_and_a_cut_pull_go_on_where_they_stopped(
     assert Path(pulled.archive).read_bytes() == archive.read_bytes()
     assert sorted(path.suffix for path in (tmp_path / "pulled").iterdir()) == [".json", ".zst"]
     workspace.target.host.close()  # type: ignore[attr-defined]  # an SshHost
+
+
+@pytest.mark.root
+def test_a_push_or_a_pull_without_room_leaves_nothing_half(tmp_path: Path, archive: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", small], check=True)
+    try:
+        with pytest.raises(DiskFull, match="MiB are free"):
+            push(_workspace(tmp_path, small / "home", "local"), str(archive), trust=True)
+        assert list((small / "home/cache/snapshots").iterdir()) == []
+        roomy = _workspace(tmp_path, tmp_path / "home", "local")
+        push(roomy, str(archive), trust=True)
+        with pytest.raises(DiskFull, match="no space left on this machine"):
+            pull(roomy, archive.name[:20], small / "pulled")
+        assert [path.suffix for path in (small / "pulled").iterdir()] == [".part"], "no archive that is not whole"
+    finally:
+        subprocess.run(["umount", "--lazy", small], check=True)
