@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Ended
 from tests.support.docker import IMAGE
-from tests.support.faults import FAULTS, STEPS, Fault, evidence_time, settings
+from tests.support.faults import FAULTS, SHARED_FILE, STEPS, Fault, evidence_time, settings
 from tests.support.place import ran
 from tests.support.runs import NVIDIA_SMI
 from tests.support.sshd import Sshd
@@ -85,7 +85,7 @@ def test_a_fault_is_told_soon_after_its_evidence(
         assert late_s < WITHIN_S
     finally:
         opsctl("train", "stop", "job", "--grace", "1")
-        ran("docker", "exec", far, "rm", "-f", "/dev/shm/fault")
+        ran("docker", "exec", far, "rm", "-f", SHARED_FILE)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ def steps(number, loss=2.5):
         time.sleep(0.05)
 """
 MEMORY = STEPS + "steps(40)\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * (8 << 20)))\n"
+SHARED_FILE = "/dev/shm/fault"
 DISK = (
     STEPS
     + "steps(40)\nwith open('/dev/shm/fault', 'wb', 0) as file:\n    while True:\n        file.write(bytes(1 << 20))\n"
