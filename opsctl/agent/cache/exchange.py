@@ -125,6 +125,8 @@ def push(call: Call) -> dict[str, Any]:
     part = _part(call.home, record)
     lock = call.home.locks / f"cache-push-{record.archive_sha256[:12]}.lock"
     with held(lock, operator=call.operator, why=f"push of {record.snapshot_id}", wait_s=_PUSH_LOCK_WAIT_S):
+        if (stands := archive_path(call.home, record.snapshot_id)) and read_snapshot(call.home, record.snapshot_id):
+            return {"archive": str(stands)}  # another push was quicker
         _receive(call, part)
         archive = call.home.snapshots / f"{record.snapshot_id}{suffix}"
         _check(call, record, part, archive)
@@ -142,6 +144,8 @@ def _receive(call: Call, part: Path) -> None:
             f"the archive needs {(total - offset) / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB are free",
             hint="free space on the target, then push again",
         )
+    if offset > (part.stat().st_size if part.exists() else 0):
+        raise CommandFailed("what another push had brought is gone", hint="push again: it begins anew")
     told = 0.0
     with part.open("ab") as file:
         file.truncate(offset)  # what another push sent behind it comes again
