@@ -67,8 +67,11 @@ def test_a_compile_cache_without_a_snapshot_stays_and_is_named(envs: Envs) -> No
     kernel = envs.home / "cache" / "live" / digest / "ab" / "kernel.so"
     kernel.parent.mkdir(parents=True)
     kernel.write_bytes(b"code")
+    place = envs.home / "envs" / "0123456789ab"
+    place.symlink_to(old)
     _build(envs, "1.2")
     found = envs.opsctl("env", "prune", "--keep", "1").ok().out
+    assert not place.is_symlink(), "the path by which jobs saw it"
     assert f"its compile cache {digest} has no snapshot, and stays" in found
     assert kernel.read_bytes() == b"code"
     assert not (envs.home / "envs" / old).exists()

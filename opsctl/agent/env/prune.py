@@ -97,8 +97,11 @@ def _remove(home: Home, paths: EnvPaths) -> list[str]:
 
 
 def _leftovers(home: Home, *, is_dry_run: bool) -> list[RemovedEnv]:
-    """What builds and removals that were ended left behind."""
+    """What builds and removals that were ended left behind; links that lead nowhere any more go unmentioned."""
     found = []
+    for link in home.envs.iterdir():
+        if link.is_symlink() and not link.exists() and link != home.active_env and not is_dry_run:
+            link.unlink()
     for root in unfinished(home):
         found.append(RemovedEnv(root.name, "", root.stat().st_mtime, disk_mib(root), is_leftover=True))
         if not is_dry_run:
