@@ -175,6 +175,7 @@ class JobConfig(Section):
 
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     prewarm: tuple[str, ...] = ()
+    preflight: tuple[str, ...] = ()
     env: bool = True
     code: bool = True
     gpus: tuple[Annotated[int, Field(ge=0)], ...] = ()

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from opsctl import ui
 from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
-from opsctl.cli.train_view import facts, print_piece, print_verdict, record_json, row, status_json
+from opsctl.cli.train_view import facts, preflight_rows, print_piece, print_verdict, record_json, row, status_json
 from opsctl.errors import UsageError
 
 _COMMAND = "opsctl.command"
@@ -89,6 +89,35 @@ def start(
     ui.say(
         f"look: opsctl watch {record.run_id}   log: opsctl train logs -f   end: opsctl train stop {record.spec.name}"
     )
+
+
+@train.command(
+    cls=TakesCommand,
+    options_metavar="[OPTIONS]",
+    epilog="Words after -- are added to the job's preflight command, as in -- --replicas threads.",
+)
+def preflight(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Job of opsctl.yaml; default: the only one with a preflight.")
+    ] = None,
+    config: ConfigPath = None,
+    target: TargetName = None,
+    as_json: Json = False,
+) -> None:
+    """Try a job's topology for about a minute, in its environment and on its GPUs: 0 safe, 1 not.
+
+    Example: opsctl train preflight drafter
+
+    Example: opsctl train preflight drafter -- --replicas threads --nproc 3
+    """
+    from opsctl.cli.progress import teller
+    from opsctl.ops.preflight import preflight as try_topology
+
+    words = ctx.meta.get(_COMMAND, ())
+    found = try_topology(workspace(config, target), job, words=words, on_progress=teller(quiet=as_json))
+    ui.document(found) if as_json else ui.text("\n".join(preflight_rows(found)))
+    raise typer.Exit(0 if found.is_safe else 1)
 
 
 @train.command("list")

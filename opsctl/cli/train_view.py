@@ -12,6 +12,7 @@ from opsctl.records.call import to_json
 if TYPE_CHECKING:
     from opsctl.ops.runs import LogPiece
     from opsctl.records.events import GpuSample
+    from opsctl.records.preflight import PreflightOutcome
     from opsctl.records.run import Attempt, RunRecord, RunStatus
 
 
@@ -111,3 +112,28 @@ def _gpu(gpu: GpuSample) -> str:
 def _processes(found: RunStatus) -> str:
     process = found.sample.process if found.sample else None
     return f"{process.num_processes}, {process.rss_mib:.0f} MiB" if process else ""
+
+
+_COUNTS = ("calls", "compiles", "spurious_recompiles", "eager_calls", "limits_hit", "cudagraph_skips")
+
+
+def preflight_rows(found: PreflightOutcome) -> list[str]:
+    """What a preflight saw: a row a topology, what its torch is known to do, the problems, the verdict.
+
+    >>> from opsctl.records.preflight import PreflightOutcome
+    >>> preflight_rows(PreflightOutcome("drafter", False, ("2 eager calls",), 61.0, {"topologies": []}, "p-1"))
+    ['problem: 2 eager calls', 'drafter: UNSAFE after 61 s, run p-1']
+    """
+    rows = [_topology_row(one) for one in found.report.get("topologies", ())]
+    rows += [f"known of this torch: {text}" for text in found.report.get("known", ())]
+    rows += [f"problem: {text}" for text in found.problems]
+    return [
+        *rows,
+        f"{found.job}: {'safe' if found.is_safe else 'UNSAFE'} after {found.seconds:.0f} s, run {found.run_id}",
+    ]
+
+
+def _topology_row(one: dict[str, Any]) -> str:
+    raised = ", ".join(f"{count} {name}" for name, count in one.get("exceptions", {}).items()) or "no exceptions"
+    counts = ", ".join(f"{one[name]} {name.replace('_', ' ')}" for name in _COUNTS if name in one)
+    return f"{'*' if one.get('chosen') else ' '} {one.get('name', '?')}: {counts}, {raised}"
