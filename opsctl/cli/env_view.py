@@ -88,6 +88,7 @@ def adopted_text(found: AdoptedSet) -> str:
     """Where the archive lies, what the lock brings back, and what it does not."""
     one = found.adopted
     rows = [f"not pinned: {lost.name} {lost.version}: {lost.why}" for lost in found.unpinned]
+    rows += [f"not in the archive: {lost.outside}; `opsctl get` saves it" for lost in found.unpinned if lost.outside]
     rows += [f"not in the lock: {what}" for what in found.changed]
     rows += [f"note: {note}" for note in one.notes]
     size = f"{one.num_files} files, {one.size_mib:.0f} MiB"

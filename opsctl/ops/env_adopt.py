@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from opsctl.errors import CommandFailed, UsageError
 from opsctl.formats.lockfile import parse_lock
@@ -38,6 +39,7 @@ class Unpinned:
     name: str
     version: str
     why: str
+    outside: str = ""  # a file or folder on the target that it came from, and that the archive does not hold
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,12 @@ def _other_files(wanted: PinnedSet, pinned: Iterable[AdoptedDistribution]) -> di
     """Local wheels whose hash is not among those that the index offers for their version."""
     hashes = {pin.name: set(pin.hashes) for pin in parse_lock(wanted.lock.read_text(), label=str(wanted.lock))}
     return {
-        one.name: Unpinned(one.name, one.version, f"a local wheel ({one.origin.url}), and the index has another of it")
+        one.name: Unpinned(
+            one.name,
+            one.version,
+            f"a local wheel ({one.origin.url}), and the index has another of it",
+            outside_path(one.origin.url),
+        )
         for one in pinned
         if one.origin.kind == "file" and f"sha256:{one.origin.sha256}" not in hashes.get(one.name, set())
     }
@@ -153,7 +160,7 @@ def sort(found: Iterable[AdoptedDistribution]) -> tuple[list[AdoptedDistribution
     unpinned: list[Unpinned] = []
     for one in found:
         if why := unpinnable(one):
-            unpinned.append(Unpinned(one.name, one.version, why))
+            unpinned.append(Unpinned(one.name, one.version, why, outside_path(one.origin.url)))
         else:
             pinned.append(one)
     return pinned, tuple(unpinned)
@@ -174,6 +181,16 @@ def unpinnable(one: AdoptedDistribution) -> str:
         "unknown": "of unknown origin",
     }
     return f"{words.get(origin.kind, f'a {origin.kind} checkout')}: {origin.url}"
+
+
+def outside_path(url: str) -> str:
+    """The path that a file:// address of an origin names, "" for any other.
+
+    >>> outside_path("file:///src/my%20engine (git commit ab12)"), outside_path("git+https://host/r@ab")
+    ('/src/my engine', '')
+    """
+    path = url.partition("#")[0].partition(" (git commit ")[0]
+    return unquote(path.removeprefix("file://")) if path.startswith("file://") else ""
 
 
 def not_offered(text: str, names: set[str]) -> tuple[str, str]:

@@ -79,6 +79,8 @@ def test_what_a_lock_can_bring_back_is_pinned_and_the_rest_is_named(envs: Envs, 
         "tiny-edit": f"an editable install: {(by_hand.parent / 'checkout').as_uri()} (git commit c0ffee)",
         "tiny-lost": "not to be had from where we look: tiny-lost was not found in the cache",
     }
+    outside = {one["name"]: one["outside"] for one in found["unpinned"]}
+    assert (outside["tiny-edit"], outside["tiny-git"]) == (str(by_hand.parent / "checkout"), "")
     changed = "\n".join(found["changed"])
     for words in ("tiny-a 1.0 was edited", "inner/work.py", "files of no distribution: patch.py", "tiny_edit.pth adds"):
         assert words in changed
@@ -102,6 +104,7 @@ def test_the_archive_brings_the_environment_back_as_it_was(envs: Envs, by_hand: 
     (archive,) = (envs.home / "adopted").glob("by-hand-*.tar.*")
     archive_id = archive.name.partition(".")[0]
     assert f"`opsctl env restore {archive_id}` brings it back" in said
+    assert f"not in the archive: {by_hand.parent / 'checkout'}; `opsctl get` saves it" in said
     assert (envs.project / "env" / "by-hand.lock").is_file()
     assert _tree(by_hand) == before, "adopting changes nothing"
     taken = envs.opsctl("env", "restore", "by-hand")
