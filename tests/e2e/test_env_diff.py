@@ -120,3 +120,20 @@ def test_an_export_says_what_came_from_no_index(envs: Envs) -> None:
     ]
     assert "secret" not in found.out + found.err
     assert "tiny-a 1.0 came from an editable install (file:///src/a) and is only a comment" in found.err
+
+
+def test_an_environment_whose_manifest_is_gone_is_named(envs: Envs) -> None:
+    envs.rebuild()
+    (envs.active / "manifest.json").write_text("{")
+    failed = envs.opsctl("env", "diff", "tiny", "active")
+    assert (failed.code, "manifest.json cannot be read any more" in failed.err) == (1, True)
+    assert "tiny-a==1.0" in envs.opsctl("env", "export").ok().out
+    (envs.active / "env.json").write_text("{")
+    failed = envs.opsctl("env", "export")
+    assert (failed.code, "has no readable env.json" in failed.err) == (1, True)
+    (envs.active / "cache-key.json").write_text("{")
+    (envs.active / "env.json").unlink()
+    assert "0 removed" in envs.opsctl("env", "prune").ok().out, "nothing that might be somebody's is taken"
+    before = envs.active.name
+    assert envs.rebuild()["outcome"]["is_new"]
+    assert before in envs.standing(), "runs may live in it"

@@ -14,10 +14,11 @@ from opsctl.agent.cache.key import remember_key
 from opsctl.agent.env import proof, space
 from opsctl.agent.env.bytecode import Bytecode
 from opsctl.agent.env.install import Installed, InstallWatch, install
-from opsctl.agent.env.layout import EnvPaths, flip, unfinished
+from opsctl.agent.env.layout import EnvPaths, flip
 from opsctl.agent.env.manifest import VENV, Entry, Manifest, entries, listing, totals
 from opsctl.agent.env.manifest import write as write_manifest
 from opsctl.agent.env.plan import LOCK_NAME, Wanted, understand, understood, use_standing
+from opsctl.agent.env.users import abandoned
 from opsctl.agent.env.uv import Uv
 from opsctl.agent.env.wheels import owners
 from opsctl.agent.files import folder_mode, write_atomic, write_record
@@ -130,7 +131,7 @@ class Build:
 
 def _sweep(home: Home, progress: jobs.Progress) -> None:
     """Remove what killed builds left behind; nobody can be using a build without a record."""
-    for leftover in unfinished(home):
+    for leftover in abandoned(home):
         progress.phase("sweep", f"removing {leftover.name}, left by a build that was ended")
         shutil.rmtree(leftover)
     for part in home.envs.glob(".active.*.part"):

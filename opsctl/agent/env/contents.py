@@ -48,8 +48,17 @@ def of(paths: EnvPaths, record: EnvRecord, *, has_files: bool) -> EnvContents:
         lock=paths.lock.read_text() if paths.lock.is_file() else "",
         packages={one.name: one.version for one in found},
         origins={name: origin for name, origin in origins.items() if origin.kind != "index"},
-        files=files_by_distribution(paths.root, read_manifest(paths.manifest), found) if has_files else {},
+        files=files_by_distribution(paths.root, _manifest(paths), found) if has_files else {},
     )
+
+
+def _manifest(paths: EnvPaths) -> Manifest:
+    try:
+        return read_manifest(paths.manifest)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckFailed(
+            f"{paths.manifest} cannot be read any more", hint="`opsctl env rebuild` builds the environment anew"
+        ) from None
 
 
 def files_by_distribution(root: Path, manifest: Manifest, found: tuple[Distribution, ...]) -> dict[str, dict[str, str]]:

@@ -81,9 +81,13 @@ def standing(home: Home) -> Iterator[tuple[EnvPaths, EnvRecord]]:
 
 
 def unfinished(home: Home) -> Iterator[Path]:
-    """What killed builds left; only the holder of the environments' lock may ask."""
+    """What killed builds left; only the holder of the environments' lock may ask.
+
+    The active one is none of it, even if somebody removed its record: runs may live in it.
+    """
     for root in sorted(home.envs.iterdir()):
-        if not root.is_symlink() and root.is_dir() and not (root / "env.json").exists():
+        is_complete = (root / "env.json").exists() or is_active_name(home, root.name)
+        if not root.is_symlink() and root.is_dir() and not is_complete:
             yield root
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import LivePaths, listing, read_json
 from opsctl.agent.cache.snapshot import is_saved
-from opsctl.agent.env.layout import EnvPaths, active, is_active_name, standing, unfinished
+from opsctl.agent.env.layout import EnvPaths, active, is_active_name, standing
 from opsctl.agent.env.plan import LOCK_NAME
-from opsctl.agent.env.users import users
+from opsctl.agent.env.users import abandoned, users
 from opsctl.agent.files import fsync_folder
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
@@ -102,7 +102,7 @@ def _leftovers(home: Home, *, is_dry_run: bool) -> list[RemovedEnv]:
     for link in home.envs.iterdir():
         if link.is_symlink() and not link.exists() and link != home.active_env and not is_dry_run:
             link.unlink()
-    for root in unfinished(home):
+    for root in abandoned(home):
         found.append(RemovedEnv(root.name, "", root.stat().st_mtime, disk_mib(root), is_leftover=True))
         if not is_dry_run:
             shutil.rmtree(root)
@@ -126,5 +126,8 @@ def _lost_cache(home: Home, paths: EnvPaths, found: list[tuple[EnvPaths, EnvReco
 
 
 def _key_digest(paths: EnvPaths) -> str:
-    kept = read_json(paths.cache_key)
-    return CacheKey(kept["fields"]).digest if kept else ""
+    """The key of the environment's caches as it is kept there, "" where it is not, or not readable any more."""
+    try:
+        return CacheKey(read_json(paths.cache_key)["fields"]).digest
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
+from opsctl.agent.env.layout import unfinished
 from opsctl.agent.home import Home
 from opsctl.agent.processes import RUN_ID_VARIABLE, environ, pids, words
 from opsctl.agent.run_state import all_runs, is_live
@@ -26,6 +27,13 @@ def users(home: Home) -> dict[str, list[str]]:
                 f"process {pid} ({PurePath(words(pid)[0].decode()).name or '?'})"
             )
     return found
+
+
+def abandoned(home: Home) -> list[Path]:
+    """What builds and removals that were ended left, and nobody lives in; for the holder of their lock."""
+    found = list(unfinished(home))
+    used = {Path(root).name for root in users(home)} if found else set()
+    return [root for root in found if root.name not in used]
 
 
 def env_of(argv: tuple[bytes, ...], environment: tuple[bytes, ...], envs: str, live_runs: set[str]) -> str:
