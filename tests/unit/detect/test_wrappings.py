@@ -1,0 +1,65 @@
+"""What terminals, launchers and log collectors put around a log changes no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from opsctl.ops.diagnose import case_in, diagnose
+from opsctl.ops.material import Material
+
+DATA = Path(__file__).parents[2] / "data" / "watch_own"
+WIDTH = 80
+
+
+def _is_plain(folder: Path) -> bool:
+    """Whether the case's log is one that nothing was put around yet."""
+    case = yaml.safe_load((folder / "case.yaml").read_text())
+    log = folder / "log.txt"
+    return case.get("log_form") == "joined" and log.exists() and log.read_bytes().isascii()
+
+
+FOLDERS = [path.parent for path in sorted(DATA.glob("*/case.yaml")) if _is_plain(path.parent)]
+
+
+def _each(form: str) -> Callable[[str], str]:
+    return lambda text: "".join(form.format(row) + "\n" for row in text.splitlines())
+
+
+def wrapped(text: str) -> str:
+    """As a pane of 80 columns shows it: cut hard, trailing blanks gone."""
+    rows = (row[at : at + WIDTH].rstrip() for row in text.splitlines() for at in range(0, max(len(row), 1), WIDTH))
+    return "".join(f"{row}\n" for row in rows)
+
+
+WRAPPINGS: dict[str, Callable[[str], str]] = {
+    "pane": wrapped,
+    "crlf": lambda text: text.replace("\n", "\r\n"),
+    "colours": _each("\x1b[36m{}\x1b[0m"),
+    "kubernetes": _each("2026-11-02T10:00:00.123456789Z stdout F {}"),
+    "times": _each("[2026-11-02 10:00:00] {}"),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPINGS)
+def test_the_verdict_stays_the_same_whatever_is_around_the_rows(name: str) -> None:
+    assert len(FOLDERS) > 100
+    changed = []
+    for folder in FOLDERS:
+        material = case_in(folder)
+        text = (folder / "log.txt").read_text()
+        around = WRAPPINGS[name](text).encode()
+        columns = WIDTH if name == "pane" else 0
+        before, after = _pair(material), _pair(replace(material, log=around, columns=columns))
+        if before != after:
+            changed.append((folder.name, before, after))
+    assert not changed
+
+
+def _pair(material: Material) -> tuple[str, str]:
+    verdict = diagnose(material).verdict
+    return verdict.verdict, verdict.cause
