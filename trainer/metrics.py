@@ -83,6 +83,7 @@ def compile_fields(counters: Counters) -> dict[str, int]:
         "compiles": counters.compiles + counters.lazy_backwards,
         "recompiles": counters.recompiles,
         "graph_breaks": counters.graph_breaks,
+        "cudagraph_skips": counters.cudagraph_skips,
     }
 
 
