@@ -42,6 +42,7 @@ VERBS: dict[str, str] = {
     "env-activate": "opsctl.agent.env.verbs:activate",
     "env-contents": "opsctl.agent.env.contents:contents",
     "env-adopt": "opsctl.agent.env.adopt:adopt",
+    "env-archives": "opsctl.agent.env.adopt_restore:archives",
     "env-restore": "opsctl.agent.env.adopt_restore:restore",
     "env-prune": "opsctl.agent.env.prune:prune",
     "preflight": "opsctl.agent.preflight:preflight",

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from opsctl import __version__, ui
-from opsctl.cli import cache_compare, cache_exchange
+from opsctl.cli import cache_compare, cache_exchange, env_adopt, env_compare
 from opsctl.cli.cache import cache
 from opsctl.cli.container import container
 from opsctl.cli.diagnose import diagnose
@@ -48,7 +48,7 @@ app.command()(watch)
 app.command()(diagnose)
 app.command()(status)
 app.command()(doctor)
-app.add_typer(env)
+app.add_typer(env_adopt.add_to(env_compare.add_to(env)))
 app.add_typer(container)
 app.add_typer(train)
 app.add_typer(cache_exchange.add_to(cache_compare.add_to(cache)))

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opsctl import ui
-from opsctl.cli.env_view import adopted_text, check_text, diff_text, pruned_text, row
+from opsctl.cli.env_view import check_text, pruned_text, row
 from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
 from opsctl.cli.progress import teller
-from opsctl.records.call import to_json
 
 if TYPE_CHECKING:
     from opsctl.ops.env_lock import LockResult
@@ -23,7 +22,6 @@ SetName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The pinne
 SetOrAuto = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The pinned set, or auto: the driver chooses; default: env.name.")
 ]
-_SIDE = "A lock file, a set, the id of an environment, active, TARGET: or TARGET:ID."
 EnvId = Annotated[str, typer.Argument(metavar="[ID]", help="Id of an environment, or its beginning; default: active.")]
 
 
@@ -208,98 +206,3 @@ def prune(
 
     found = remove(workspace(config, target), keep=keep, is_dry_run=dry_run, on_progress=teller(quiet=as_json))
     ui.document(found) if as_json else ui.text(pruned_text(found))
-
-
-@env.command()
-def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help=_SIDE)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same, of the other side.")],
-    config: ConfigPath = None,
-    target: TargetName = None,
-    as_json: Json = False,
-) -> None:
-    """Compare two locks or environments: versions, hashes, and files as they are now; exit code 1 if they differ.
-
-    Example: opsctl env diff cpu active
-
-    Example: opsctl env diff box-a: box-b:
-    """
-    from opsctl.ops.env_diff import diff as compare
-
-    found = compare(workspace(config, target), a, b)
-    ui.document({"is_same": found.is_same, **to_json(found)}) if as_json else ui.text(diff_text(found))
-    if not found.is_same:
-        raise typer.Exit(1)
-
-
-@env.command()
-def export(
-    env_id: EnvId = "",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write into this file; default: print it.")
-    ] = None,
-    hashes: Annotated[bool, typer.Option("--hashes", help="Add the hashes that the lock names.")] = False,
-    config: ConfigPath = None,
-    target: TargetName = None,
-    as_json: Json = False,
-) -> None:
-    """Write what an environment holds now as a requirements file, which pip and uv read without opsctl.
-
-    Example: opsctl env export -o requirements.txt
-    """
-    from opsctl.ops.env_export import export as read
-
-    found = read(workspace(config, target), env_id, has_hashes=hashes, output=output)
-    for note in found.notes:
-        ui.say(f"note: {note}")
-    if as_json:
-        ui.document(found)
-    elif output:
-        ui.say(f"{output}: {found.text.count(chr(10))} rows")
-    else:
-        ui.text(found.text.rstrip())
-
-
-@env.command()
-def adopt(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The virtual environment's folder on the target.")],
-    name: Annotated[str | None, typer.Option("--name", help="Name of the new set; default: the folder's.")] = None,
-    config: ConfigPath = None,
-    target: TargetName = None,
-    as_json: Json = False,
-) -> None:
-    """Save a virtual environment made by hand in an archive, and write the set and lock that would rebuild it.
-
-    What no lock can bring back is named: local wheels, git checkouts, editable installs, edited files.
-
-    Example: opsctl env adopt /root/venv --name works
-    """
-    from opsctl.ops.env_adopt import adopt as save
-
-    found = save(workspace(config, target), path, name, on_progress=teller(quiet=as_json))
-    ui.document(found) if as_json else ui.text(adopted_text(found))
-
-
-@env.command()
-def restore(
-    archive: Annotated[str, typer.Argument(metavar="ARCHIVE", help="Id of an adopted environment, or its beginning.")],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Unpack here; default: where it lay.")] = "",
-    config: ConfigPath = None,
-    target: TargetName = None,
-    as_json: Json = False,
-) -> None:
-    """Bring an adopted environment back where it lay, every file checked; nothing that stands there is touched.
-
-    Example: opsctl env restore venv-20261129-201500
-    """
-    from opsctl.ops.env_adopt import restore as bring_back
-
-    found = bring_back(workspace(config, target), archive, to, on_progress=teller(quiet=as_json))
-    if as_json:
-        ui.document(found)
-        return
-    for note in found.notes:
-        ui.say(f"note: {note}")
-    ui.text(
-        f"{found.archive_id}: {found.num_files} files, {found.size_mib:.0f} MiB, in {found.seconds:.1f} s\n{found.path}"
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opsctl.ops.env_adopt import AdoptedSet
     from opsctl.ops.env_diff import EnvDiff, FileChange
-    from opsctl.records.env import EnvCheck, EnvEntry, PruneOutcome
+    from opsctl.records.env import ArchiveEntry, EnvCheck, EnvEntry, PruneOutcome
 
 _SHOWN_FILES = 8
 
@@ -51,6 +51,12 @@ def row(one: EnvEntry) -> tuple[str, ...]:
     size = f"{one.size_mib:.0f} MiB"
     record, used_by = one.record, ", ".join(one.used_by)
     return mark, one.env_id, record.name, record.python, str(len(record.packages)), size, age(record.created), used_by
+
+
+def archive_row(one: ArchiveEntry) -> tuple[str, ...]:
+    """One row of the list of archives."""
+    sizes = f"{one.size_mib:.0f} MiB", f"{one.archive_mib:.0f} MiB"
+    return one.archive_id, one.path, one.python, str(one.num_files), *sizes, age(one.created), one.operator
 
 
 def pruned_text(found: PruneOutcome) -> str:

@@ -17,7 +17,7 @@ from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, pinned_set
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json
-from opsctl.records.env import Adopted, AdoptedDistribution, RestoredArchive
+from opsctl.records.env import Adopted, AdoptedDistribution, ArchiveEntry, RestoredArchive
 from opsctl.records.run import RunRecord
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
@@ -77,6 +77,11 @@ def adopt(workspace: Workspace, path: str, name: str | None = None, *, on_progre
     pins = parse_lock(wanted.lock.read_text(), label=str(wanted.lock)) if wanted.lock.is_file() else ()
     lock_path = str(wanted.lock) if pins else ""
     return AdoptedSet(adopted, str(wanted.wanted), lock_path, len(pins), unpinned, changed_by_hand(adopted))
+
+
+def archives(workspace: Workspace) -> list[ArchiveEntry]:
+    """The adopted environments that lie on the target, newest first."""
+    return [from_json(ArchiveEntry, one) for one in workspace.client.call("env-archives")]
 
 
 def restore(

@@ -166,6 +166,21 @@ class Adopted:
 
 
 @dataclass(frozen=True)
+class ArchiveEntry:
+    """One adopted environment that lies in the target's home."""
+
+    archive_id: str
+    path: str  # where the environment lay
+    created: float
+    operator: str
+    python: str
+    num_files: int
+    size_mib: float  # unpacked
+    archive: str
+    archive_mib: float
+
+
+@dataclass(frozen=True)
 class RestoredArchive:
     """An environment made by hand that lies in its place again."""
 

@@ -107,6 +107,9 @@ def test_the_archive_brings_the_environment_back_as_it_was(envs: Envs, by_hand: 
     assert f"not in the archive: {by_hand.parent / 'checkout'}; `opsctl get` saves it" in said
     assert (envs.project / "env" / "by-hand.lock").is_file()
     assert _tree(by_hand) == before, "adopting changes nothing"
+    (listed,) = envs.opsctl("env", "archives", "--json").ok().json()["items"]
+    assert (listed["archive_id"], listed["path"], listed["archive"]) == (archive_id, str(by_hand), str(archive))
+    assert archive_id in envs.opsctl("env", "archives").ok().out
     taken = envs.opsctl("env", "restore", "by-hand")
     assert (taken.code, "something stands at" in taken.err) == (2, True)
     shutil.rmtree(by_hand)
@@ -123,6 +126,10 @@ def test_the_archive_brings_the_environment_back_as_it_was(envs: Envs, by_hand: 
     refused = envs.opsctl("env", "restore", archive_id, "--to", str(by_hand.parent / "third"))
     assert (refused.code, "is damaged" in refused.err) == (1, True)
     assert not (by_hand.parent / "third").exists()
+    (envs.home / "adopted" / f"{archive_id}.json").write_text("{")
+    lost = envs.opsctl("env", "restore", archive_id, "--to", str(by_hand.parent / "third"))
+    assert (lost.code, "the manifest of" in lost.err) == (1, True)
+    assert envs.opsctl("env", "archives", "--json").ok().json()["items"] == []
     unknown = envs.opsctl("env", "restore", "by-hands")
     assert (unknown.code, f"did you mean {archive_id}?" in unknown.err) == (2, True)
 

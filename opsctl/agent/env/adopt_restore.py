@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import glob
 import os
@@ -20,9 +21,44 @@ from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.session import Call
 from opsctl.errors import CheckFailed, DiskFull, UsageError
-from opsctl.records.env import AdoptedArchive, RestoredArchive
+from opsctl.records.env import AdoptedArchive, ArchiveEntry, RestoredArchive
 
 _SPARE_BYTES = 8 << 20
+
+
+def archives(call: Call) -> list[ArchiveEntry]:
+    """Every adopted environment whose archive stands, newest first."""
+    found = [_entry(call.home, name) for name in _known(call.home)]
+    return sorted((one for one in found if one is not None), key=lambda one: one.created, reverse=True)
+
+
+def _known(home: Home) -> list[str]:
+    return sorted(path.stem for path in home.adopted.glob("*.json")) if home.adopted.is_dir() else []
+
+
+def _entry(home: Home, archive_id: str) -> ArchiveEntry | None:
+    record, archive = _read(home, archive_id)
+    if record is None or archive is None:
+        return None
+    return ArchiveEntry(
+        archive_id=record.archive_id,
+        path=record.path,
+        created=record.created,
+        operator=record.operator,
+        python=record.python,
+        num_files=record.num_files,
+        size_mib=record.size_mib,
+        archive=str(archive),
+        archive_mib=round(archive.stat().st_size / 2**20, 1),
+    )
+
+
+def _read(home: Home, archive_id: str) -> tuple[AdoptedArchive | None, Path | None]:
+    """Record and archive of this id, each None where it is gone or cannot be read."""
+    paths = [path for suffix in SUFFIXES if (path := home.adopted / f"{archive_id}{suffix}").is_file()]
+    with contextlib.suppress(ValueError, TypeError):  # somebody edited it: as good as none
+        return read_record(AdoptedArchive, record_path(home, archive_id)), next(iter(paths), None)
+    return None, next(iter(paths), None)
 
 
 def restore(call: Call) -> RestoredArchive:
@@ -85,7 +121,7 @@ def _ensure_room(path: Path, record: AdoptedArchive) -> None:
 
 def _find(home: Home, archive_id: str) -> tuple[AdoptedArchive, Path]:
     """The archive of this id, or of a unique beginning of it."""
-    known = sorted(path.stem for path in home.adopted.glob("*.json")) if home.adopted.is_dir() else []
+    known = _known(home)
     matches = [name for name in known if name.startswith(archive_id)]
     chosen = [name for name in matches if name == archive_id] or matches
     if not archive_id or not chosen:
@@ -96,8 +132,8 @@ def _find(home: Home, archive_id: str) -> tuple[AdoptedArchive, Path]:
         raise UsageError(f"no adopted environment {archive_id!r} on the target", hint=hint)
     if len(chosen) > 1:
         raise UsageError(f"{archive_id!r} is the beginning of {len(chosen)} archives: {', '.join(chosen)}")
-    record = read_record(AdoptedArchive, record_path(home, chosen[0]))
-    archives = [path for suffix in SUFFIXES if (path := home.adopted / f"{chosen[0]}{suffix}").is_file()]
-    if record is None or not archives:
-        raise CheckFailed(f"the archive of {chosen[0]} is not in {home.adopted} any more")
-    return record, archives[0]
+    record, archive = _read(home, chosen[0])
+    if record is None or archive is None:
+        what = "manifest" if record is None else "archive"
+        raise CheckFailed(f"the {what} of {chosen[0]} is not in {home.adopted} any more, or cannot be read")
+    return record, archive
