@@ -21,11 +21,11 @@ def users(home: Home) -> dict[str, list[str]]:
             found.setdefault(run.spec.env, []).append(run.run_id)
     live = {run_id for ids in found.values() for run_id in ids}
     for pid in pids():
-        root = env_of(words(pid), environ(pid), f"{home.envs}/", live)
+        argv = words(pid)
+        root = env_of(argv, environ(pid), f"{home.envs}/", live)
         if root:  # jobs see a build by a link that all builds of its set share
-            found.setdefault(str(Path(root).resolve()), []).append(
-                f"process {pid} ({PurePath(words(pid)[0].decode()).name or '?'})"
-            )
+            name = PurePath(argv[0].decode(errors="replace")).name or "?"
+            found.setdefault(str(Path(root).resolve()), []).append(f"process {pid} ({name})")
     return found
 
 
