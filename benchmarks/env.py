@@ -1,6 +1,6 @@
 """What an environment costs beside bare tools, on the real cpu set: no-op rebuild, full rebuild, full verification.
 
-Usage: python benchmarks/env.py [--tries N] [--kills N] [--only WHAT]. Prints one table; exits 1 where a promise is broken.
+Usage: python benchmarks/env.py [--tries N] [--kills N] [--only WHAT]. Prints one table; exits 1 on a broken promise.
 The first build fills uv's cache and the kept bytecode; every row after it is measured with both warm, in turns.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -154,3 +155,17 @@ def test_the_example_trains_three_replicas_and_compiles_each_once(tmp_path: Path
     losses = [float(word.strip("[],")) for word in done.stdout.split(", lock")[0].split()[1:]]
     assert len(losses) == 3
     assert max(losses) < 0.1
+
+
+@pytest.mark.slow
+def test_ten_cold_starts_at_once_as_processes_and_as_threads_fail_nowhere(tmp_path: Path) -> None:
+    words = [sys.executable, str(ROOT / "benchmarks" / "compile_race.py"), "--starts", "10", "--wave", "5"]
+    environ = environment(tmp_path, ROOT / "trainer")
+    words += ["--backend", "aot_eager", "--json"]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    processes, threads, unprotected = json.loads(done.stdout)
+    for one in (processes, threads):
+        assert (one["starts"], one["failures"], one["recompiles"], one["errors"]) == (10, 0, 0, [])
+        assert one["warm_calls"] == 500
+    assert unprotected["recompiles"] > 0

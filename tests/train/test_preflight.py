@@ -1,0 +1,97 @@
+"""Preflight: real replicas of the tiny recipe, and what their counts amount to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.train.commands import run
+from trainer.preflight.replica import small_copy
+from trainer.preflight.report import Counts, PreflightReport, Topology, counts_from, together
+from trainer.recipe import load_recipe
+
+
+def report_of(*topologies: Topology) -> PreflightReport:
+    return PreflightReport("tiny", "2.13.0", "cpu", "threads", topologies, ("a fact",), 12.3)
+
+
+@pytest.mark.slow
+def test_processes_compile_at_once_and_run_warm_without_a_miss(tiny_recipe: Path, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = run("preflight", str(tiny_recipe), "--nproc", "2", "--result", str(result), cache=tmp_path / "unused")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(result.read_text(encoding="utf-8"))
+    (row,) = found["topologies"]
+    assert (found["safe"], row["replicas"], row["exceptions"]) == (True, 2, {})
+    assert row["compiles"] == 2 * 5  # three forwards and two backwards, in each process
+    assert row["spurious_recompiles"] == row["eager_calls"] == row["limits_hit"] == 0
+    assert row["calls"] > 2 * 3
+    assert not list((tmp_path / "unused").rglob("*.so"))  # the run's own cache is neither used nor filled
+
+
+@pytest.mark.slow
+def test_threads_with_a_copy_each_miss_nothing_with_and_without_the_lock(tiny_recipe: Path, tmp_path: Path) -> None:
+    words = ("preflight", str(tiny_recipe), "--replicas", "threads", "--nproc", "3", "--lock", "on", "--json")
+    done = run(*words, cache=tmp_path / "unused")
+    assert done.returncode == 0, done.stdout + done.stderr
+    locked, free, shared = json.loads(done.stdout)["topologies"]
+    assert [one["chosen"] for one in (locked, free, shared)] == [True, False, False]
+    for one in (locked, free):
+        assert (one["exceptions"], one["spurious_recompiles"], one["eager_calls"]) == ({}, 0, 0)
+        assert one["calls"] > 3 * 3
+    assert shared["spurious_recompiles"] > 0
+
+
+@pytest.mark.slow
+def test_threads_that_share_compiled_code_are_unsafe(tiny_recipe: Path, tmp_path: Path) -> None:
+    done = run("preflight", str(tiny_recipe), "--replicas", "shared-threads", "--nproc", "3", cache=tmp_path / "c")
+    assert done.returncode == 1
+    assert "spurious recompiles" in done.stdout
+    assert "UNSAFE after" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("counts", "problem"),
+    [
+        (Counts(calls=9), None),
+        (Counts(), "no warm call was made"),
+        (Counts(calls=9, exceptions={"InductorError": 2}), "2 InductorError"),
+        (Counts(calls=9, spurious_recompiles=3), "3 spurious recompiles"),
+        (Counts(calls=9, eager_calls=1), "1 eager calls"),
+        (Counts(calls=9, limits_hit=1), "1 limits hit"),
+        (Counts(calls=9, cudagraph_skips=1), "1 cudagraph skips"),
+    ],
+)
+def test_only_the_chosen_topology_decides(counts: Counts, problem: str | None) -> None:
+    assert counts.problems() == ([problem] if problem else [])
+    assert report_of(Topology("chosen", 2, counts)).problems == ([f"chosen: {problem}"] if problem else [])
+    beside = report_of(Topology("chosen", 2, Counts(calls=1)), Topology("beside", 2, counts, is_chosen=False))
+    assert beside.problems == []
+    assert beside.lines()[-1] == "safe after 12 s"
+    assert beside.as_dict()["topologies"][1]["safe"] is (problem is None)
+
+
+def test_counts_of_replicas_add_up_and_times_are_the_longest() -> None:
+    one = Counts(calls=3, exceptions={"A": 1}, compiles=5, cold_s=2.0, warm_s=1.0)
+    other = Counts(calls=4, exceptions={"A": 1, "B": 2}, eager_calls=1, cold_s=3.0, warm_s=0.5)
+    whole = together([one, other])
+    assert whole == Counts(7, {"A": 2, "B": 2}, 5, 0, 1, 0, 0, 3.0, 1.0)
+    assert counts_from(json.loads(json.dumps(whole.__dict__))) == whole
+
+
+def test_the_small_copy_keeps_kinds_heads_and_what_is_guarded(tiny_recipe: Path) -> None:
+    config = load_recipe(
+        tiny_recipe,
+        [
+            "drafter.num_layers=3",
+            "drafter.sliding_window=8",
+            "drafter.layer_types=[sliding_attention, full_attention, sliding_attention]",
+        ],
+    ).drafter_config()
+    small = small_copy(config)
+    assert small.layer_types == ("full_attention", "sliding_attention")
+    assert (small.block_size, small.head_dim, small.sliding_window) == (config.block_size, config.head_dim, 8)
+    assert small.num_attention_heads // small.num_key_value_heads == 2
+    assert small.mask_token_id < small.vocab_size
