@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -34,11 +35,15 @@ def test_the_active_the_newest_and_those_in_use_stay(envs: Envs) -> None:
     envs.opsctl("env", "activate", active).ok()
     left_over = envs.home / "envs" / "0123-left"
     (left_over / "lib").mkdir(parents=True)
+    half_gone = envs.home / "envs" / ".removed-0123-gone"  # a prune was ended right after it had moved it away
+    shutil.copytree(envs.home / "envs" / idle, half_gone, symlinks=True)
     with subprocess.Popen(
         [envs.home / "envs" / by_hand / "bin/python", "-c", "input()"], stdin=subprocess.PIPE
     ) as child:
         asked = envs.opsctl("env", "prune", "--keep", "1", "--dry-run", "--json").ok().json()
-        assert envs.standing() == sorted(["0123-left", used, by_hand, idle, active, newest]), "only asked"
+        assert envs.standing() == sorted([".removed-0123-gone", "0123-left", used, by_hand, idle, active, newest]), (
+            "only asked"
+        )
         found = envs.opsctl("env", "prune", "--keep", "1", "--json").ok().json()
         listed = {one["env_id"]: one["used_by"] for one in envs.opsctl("env", "list", "--json").ok().json()["items"]}
         child.communicate(b"\n")
@@ -47,7 +52,7 @@ def test_the_active_the_newest_and_those_in_use_stay(envs: Envs) -> None:
         active: "active", newest: "among the newest 1", used: f"used by {run}", by_hand: f"used by {process}"
     }  # fmt: skip
     assert listed == {active: [], newest: [], used: [run], by_hand: [process]}
-    assert [one["env_id"] for one in found["removed"]] == [idle, "0123-left"]
+    assert [one["env_id"] for one in found["removed"]] == [idle, ".removed-0123-gone", "0123-left"]
     assert found["freed_mib"] > 0
     assert {**asked, "is_dry_run": False} == found
     assert envs.standing() == sorted([used, by_hand, active, newest])

@@ -18,6 +18,9 @@ from opsctl.records.env import EnvRecord
 OWN_FILES = frozenset({"env.json", "manifest.json", "requirements.lock", "exact.txt", "cache-key.json", ".lock"})
 
 
+REMOVED = ".removed-"  # begins the name of an environment that is being deleted
+
+
 @dataclass(frozen=True)
 class EnvPaths:
     """The files of one environment."""
@@ -86,7 +89,8 @@ def unfinished(home: Home) -> Iterator[Path]:
     The active one is none of it, even if somebody removed its record: runs may live in it.
     """
     for root in sorted(home.envs.iterdir()):
-        is_complete = (root / "env.json").exists() or is_active_name(home, root.name)
+        is_built = (root / "env.json").exists() and not root.name.startswith(REMOVED)
+        is_complete = is_built or is_active_name(home, root.name)
         if not root.is_symlink() and root.is_dir() and not is_complete:
             yield root
 

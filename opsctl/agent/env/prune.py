@@ -10,7 +10,7 @@ from typing import Any
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import LivePaths, listing, read_json
 from opsctl.agent.cache.snapshot import is_saved
-from opsctl.agent.env.layout import EnvPaths, active, is_active_name, standing
+from opsctl.agent.env.layout import REMOVED, EnvPaths, active, is_active_name, standing
 from opsctl.agent.env.plan import LOCK_NAME
 from opsctl.agent.env.users import abandoned, users
 from opsctl.agent.files import fsync_folder
@@ -84,14 +84,13 @@ def _used(home: Home) -> dict[str, list[str]]:
 
 def _remove(home: Home, paths: EnvPaths) -> list[str]:
     """Take the environment out of reach, then delete it; returns who began to use it just now, and then it stays."""
-    aside = paths.root.with_name(f".removed-{paths.env_id}")
+    aside = paths.root.with_name(f"{REMOVED}{paths.env_id}")
     paths.root.rename(aside)
     fsync_folder(home.envs)
     by = ["whoever activated it just now"] if is_active_name(home, paths.env_id) else _used(home).get(paths.env_id, [])
     if by:
         aside.rename(paths.root)
         return by
-    EnvPaths(aside).record.unlink()  # without it the rest counts as left over, should this be ended here
     shutil.rmtree(aside)
     return []
 
