@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from opsctl.target.command import Argv
+from opsctl.target.container_state import ContainerState, state_of
 
 # libtmux fails and Python guesses an ASCII file system where no UTF-8 locale is set
 _LOCALE = "LC_ALL=C.UTF-8"
@@ -28,15 +28,6 @@ exec "$@"
 NO_USER = 67
 _KNOWS_USER = f'id -u "$1" >/dev/null 2>&1 || exit {NO_USER}'
 _STOP_S = "60"  # then it is killed
-_NO_PROGRAM = 127  # what a shell on the way answers for a program that is not there
-
-
-@dataclass(frozen=True)
-class ContainerState:
-    """What the host says of a container: `kind` is running, stopped, paused, missing, no_tool or unknown."""
-
-    kind: str
-    detail: str = ""  # the host's own words where `kind` does not say it all
 
 
 class Container(Protocol):
@@ -164,7 +155,7 @@ class Docker:
         """
         kinds = {"running": "running", "exited": "stopped", "created": "stopped", "dead": "stopped"}
         kinds |= {"restarting": "stopped", "removing": "stopped", "paused": "paused"}
-        return _state(code, output, errors, kinds=kinds, missing="no such")
+        return state_of(code, output, errors, kinds=kinds, missing="no such")
 
 
 @dataclass(frozen=True)
@@ -221,7 +212,7 @@ class Lxc:
         """
         kinds = {"running": "running", "stopped": "stopped", "starting": "stopped", "stopping": "stopped"}
         kinds |= {"aborting": "stopped", "frozen": "paused", "freezing": "paused", "thawed": "running"}
-        return _state(code, output, errors, kinds=kinds, missing="doesn't exist")
+        return state_of(code, output, errors, kinds=kinds, missing="doesn't exist")
 
 
 @dataclass(frozen=True)
@@ -278,7 +269,7 @@ class Pct:
         'stopped'
         """
         kinds = {"running": "running", "stopped": "stopped", "suspended": "paused", "paused": "paused"}
-        return _state(code, output.removeprefix("status:"), errors, kinds=kinds, missing="does not exist")
+        return state_of(code, output.removeprefix("status:"), errors, kinds=kinds, missing="does not exist")
 
 
 def _label(kind: str, name: str, user: str) -> str:
@@ -296,13 +287,3 @@ def _knows(user: str) -> Argv:
 
 def _as_user(user: str) -> Argv:
     return ("runuser", "-u", user, "--") if user else ()
-
-
-def _state(code: int | None, output: str, errors: str, *, kinds: Mapping[str, str], missing: str) -> ContainerState:
-    """The state that a tool's word stands for; these tools give "missing" no exit code of its own."""
-    word, said = output.strip().lower(), errors.strip() or output.strip()
-    if code == 0:
-        return ContainerState(kinds.get(word, "unknown"), word)
-    if code == _NO_PROGRAM:
-        return ContainerState("no_tool", said)
-    return ContainerState("missing" if missing in said.lower() else "unknown", said)

@@ -19,7 +19,8 @@ from opsctl.errors import (
 )
 from opsctl.records.call import Outcome
 from opsctl.target.command import Argv, shell_words
-from opsctl.target.container import NO_USER, Container, ContainerState
+from opsctl.target.container import NO_USER, Container
+from opsctl.target.container_state import ContainerState
 from opsctl.target.host import Channel, Host
 
 STATE_LIMIT_S = 10.0

@@ -11,7 +11,8 @@ from opsctl.config import ContainerConfig
 from opsctl.errors import ContainerMissing, MissingTool, Unreachable
 from opsctl.ops.workspace import build_container
 from opsctl.target import container, target
-from opsctl.target.container import ENTER, Container, ContainerState, Docker, Lxc, NoContainer, Pct
+from opsctl.target.container import ENTER, Container, Docker, Lxc, NoContainer, Pct
+from opsctl.target.container_state import ContainerState
 from opsctl.target.host import LocalHost
 from opsctl.target.target import Target, refusal
 
