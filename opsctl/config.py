@@ -189,12 +189,16 @@ class JobConfig(Section):
     baseline: Name | None = None
 
 
+# https, or plain http to a gateway on the target itself, which no wire carries
+Address = Annotated[str, Field(pattern=r"^(https://.*|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/.*)?)?$")]
+
+
 class NotifyConfig(Section):
     """Whom the recorder tells when a verdict changes."""
 
     command: tuple[str, ...] = ()
-    webhook: Annotated[str, Field(pattern=r"^(https://.*)?$")] = ""
-    heartbeat: Annotated[str, Field(pattern=r"^(https://.*)?$")] = ""
+    webhook: Address = ""
+    heartbeat: Address = ""
 
 
 class Config(Section):

@@ -25,7 +25,7 @@ _INDENT = " " * 10
 def diagnose(
     path: Annotated[
         Path | None,
-        typer.Argument(help="A log, - for a log on stdin, or a folder with case.yaml, log.txt, smi.csv, dmesg.txt."),
+        typer.Argument(help="A log, - for one on stdin, a run's folder, or a folder with case.yaml, log.txt, ..."),
     ] = None,
     smi: Annotated[Path | None, typer.Option("--smi", help="What nvidia-smi printed: CSV, table, list or -q.")] = None,
     dmesg: Annotated[Path | None, typer.Option("--dmesg", help="Rows of the kernel's log.")] = None,
@@ -47,13 +47,15 @@ def diagnose(
     Example: tmux capture-pane -p -S - | opsctl diagnose -
     """
     from opsctl.ops import diagnose as ops
+    from opsctl.ops import recorded_run
     from opsctl.ops.watch_state import exit_code
 
     if path is None and smi is None and dmesg is None and context is None:
         raise UsageError("nothing to diagnose", hint="name a log, for example `opsctl diagnose train.log`")
     with tempfile.NamedTemporaryFile(prefix="opsctl-diagnose-") as spool:
         material = _material(path, smi, dmesg, context, Path(spool.name))
-        found = ops.diagnose(material)
+        is_run = path is not None and recorded_run.is_run(path)
+        found = ops.diagnose_run(path) if path is not None and is_run else ops.diagnose(material)
         rows = _traceback(material, found) if traceback else None
     if as_json:
         ui.document(diagnosis_json(found, rows))
@@ -64,15 +66,16 @@ def diagnose(
 
 
 def _material(path: Path | None, smi: Path | None, dmesg: Path | None, context: Path | None, spool: Path) -> Material:
+    from opsctl.ops import recorded_run
     from opsctl.ops.diagnose import case_in
-    from opsctl.ops.material import read_files
+    from opsctl.ops.material import Material, read_files
 
     if path is not None and path.is_dir():
         if smi or dmesg or context:
             raise UsageError(
                 f"{path} is a folder, which holds its own smi, dmesg and context", hint="name the log in it"
             )
-        return case_in(path)
+        return Material(path / "train.log") if recorded_run.is_run(path) else case_in(path)
     if path == Path("-"):
         with spool.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)

@@ -238,7 +238,7 @@ def _hit_finding(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
     times = state.told[f"word {hit.name} {hit.cause}"]
     summary = rules.meaning(hit.cause) + (f" (seen {times} times)" if times > 1 else "")
     return [
-        Finding(hit.time, hit.cause, hit.severity, summary, told, hit.advice, hit.rank, hit.where, hit.start, hit.end)
+        Finding(hit.time, hit.cause, _severity(hit), summary, told, hit.advice, hit.rank, hit.where, hit.start, hit.end)
     ]
 
 
@@ -249,6 +249,12 @@ def _lost_findings(state: State, lost: tuple[tuple[str, str], ...], time: float)
         for cause, evidence in lost
         if state.compiling.context.compile_expected is not False and _tell(state, f"counter {cause}")
     )
+
+
+def _severity(hit: Hit) -> str:
+    """Words in passing, which no exception and no error level go with, are worth a note and call nobody."""
+    is_passing = hit.role == "fatal" and (hit.is_mention or not hit.is_firm)
+    return "info" if is_passing else hit.severity
 
 
 def _kernel_finding(state: State, event: KernelEvent) -> tuple[Finding, ...]:

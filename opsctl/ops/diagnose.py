@@ -13,6 +13,7 @@ from pathlib import Path
 from opsctl.detect import watcher
 from opsctl.detect.source import Source, source_of
 from opsctl.errors import UsageError
+from opsctl.ops import recorded_run
 from opsctl.ops.material import Cut, Material, read_case, read_files
 from opsctl.ops.material_events import context_of, stream
 from opsctl.records.events import End, Event, Line, Sample, Tick
@@ -53,8 +54,8 @@ def diagnose_case(folder: Path) -> Diagnosis:
 def case_in(folder: Path) -> Material:
     """The material in a case's folder; raises UsageError where it is no such folder."""
     if not (folder / "case.yaml").exists():
-        hint = "name the log itself, or a folder with case.yaml and log.txt, smi.csv, smi.txt or dmesg.txt in it"
-        raise UsageError(f"the folder {folder} holds no case.yaml", hint=hint)
+        hint = "name the log itself, a run's folder, or one with case.yaml and log.txt, smi.csv, smi.txt, dmesg.txt"
+        raise UsageError(f"the folder {folder} holds neither run.json nor case.yaml", hint=hint)
     return read_case(folder)
 
 
@@ -74,6 +75,16 @@ def diagnose(material: Material, *, cut: Cut | None = None) -> Diagnosis:
     for event in found.events:
         if isinstance(event, Tick) and not is_told:
             reading.guess_end(event.time)
+        reading.read(event)
+    return reading.diagnosis(time.perf_counter() - began)
+
+
+def diagnose_run(folder: Path) -> Diagnosis:
+    """The diagnosis of a run's own folder: what its recorder saw, judged again; raises ConfigError for a broken one."""
+    began = time.perf_counter()
+    run = recorded_run.record_of(folder)
+    reading = _Reading(watcher.start(recorded_run.context_of(run), run.created))
+    for event in recorded_run.events(folder):
         reading.read(event)
     return reading.diagnosis(time.perf_counter() - began)
 

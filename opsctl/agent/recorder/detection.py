@@ -64,6 +64,11 @@ class Detection:
         self._shown: Verdict | None = None
         self._is_saved = True
 
+    @property
+    def is_well(self) -> bool:
+        """Whether the newest verdict asks nobody to come."""
+        return self.verdict.verdict not in ("hung", "crashed", "eager_fallback")
+
     def begin(self, context: watcher.Context, now: float, *, log_offset: int) -> None:
         """Watch a new attempt, which knows nothing of the one before."""
         self._context = context

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from opsctl.agent.recorder.loop import Loop
@@ -36,13 +37,15 @@ def news(run: RunRecord, verdict: Verdict, before: Verdict, now: float) -> dict[
 class Notifier:
     """Runs one child at a time and never waits for it; the oldest of too many messages is dropped."""
 
-    def __init__(self, loop: Loop, policy: Notify, argv: tuple[str, ...]) -> None:
+    def __init__(self, loop: Loop, policy: Notify, agent_argv: tuple[str, ...], is_well: Callable[[], bool]) -> None:
         self._loop = loop
         self._policy = policy
-        self._argv = argv
+        self._argv = (*agent_argv, "job", "notify")
         self._waiting: collections.deque[dict[str, Any]] = collections.deque(maxlen=MAX_WAITING)
         self._child: subprocess.Popen[bytes] | None = None
+        self._is_well = is_well
         if policy.heartbeat:
+            loop.later(0.0, self._beat)
             loop.every(HEARTBEAT_PERIOD_S, self._beat)
 
     @property
@@ -62,6 +65,8 @@ class Notifier:
             self._next()
 
     def _beat(self) -> None:
+        if not self._is_well():
+            return  # a monitor that hears nothing raises the alarm, as it does when the host is dead
         self._waiting.append({"notify": {"heartbeat": self._policy.heartbeat}, "message": None})
         self._next()
 

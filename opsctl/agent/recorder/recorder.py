@@ -71,7 +71,7 @@ class Recorder:
         self._exit_file = ExitFile(paths.exit)
         self._complain = complain
         self._loop = Loop(complain)
-        self._notifier = Notifier(self._loop, record.spec.notify, (*agent_argv, "job", "notify"))
+        self._notifier = Notifier(self._loop, record.spec.notify, agent_argv, lambda: self._detection.is_well)
         self._stacks = Stacks(self._loop, paths.folder, agent_argv, lambda finding: self._detection.add(finding))
         self._detection = Detection(paths, on_change=self._tell, complain=complain)
         self._output = Output(paths, Pane(self._loop, self._type), self._detection)

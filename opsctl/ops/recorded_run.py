@@ -1,0 +1,105 @@
+"""A run's folder, as its recorder left it, turned back into the events that the recorder saw. Reads files only."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opsctl.detect import lines, watcher
+from opsctl.errors import ConfigError
+from opsctl.records.call import from_json
+from opsctl.records.events import End, Event, Line, Sample, Tick
+from opsctl.records.run import ExitRecord, RunRecord
+
+TICK_S = 1.0
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run's record lies in the folder."""
+    return (folder / "run.json").exists()
+
+
+def record_of(folder: Path) -> RunRecord:
+    """The run that the folder is of; raises ConfigError for a record that cannot be read."""
+    try:
+        return from_json(RunRecord, json.loads((folder / "run.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{folder / 'run.json'} cannot be read: {error}") from error
+
+
+def context_of(run: RunRecord) -> watcher.Context:
+    """What the recorder knew beforehand; a good run's figures lie on the target and are not at hand."""
+    spec, pid = run.spec, run.job.pid if run.job else None
+    return watcher.Context(compile_expected=spec.expect_compiled, gpus=spec.gpus, gpu_uuids=run.gpu_uuids, pid=pid)
+
+
+def events(folder: Path) -> Iterator[Event]:
+    """Everything in order of time, a tick for every second, and the end if there was one."""
+    streams = (_log(folder), _metrics(folder), _samples(folder))
+    last = record_of(folder).created
+    for event in heapq.merge(*streams, key=lambda event: event.time):
+        while event.time - last > TICK_S:
+            last += TICK_S
+            yield Tick(last)
+        last = max(last, event.time)
+        yield event
+    yield from _end(folder)
+
+
+def _log(folder: Path) -> Iterator[Event]:
+    """The rows of the log at the times in its index."""
+    marks = _marks(folder / "train.log.idx")
+    state = lines.LineState()
+    path = folder / "train.log"
+    with path.open("rb") as file:
+        for (start, time), (stop, _) in zip(marks, [*marks[1:], (path.stat().st_size, 0.0)], strict=True):
+            file.seek(start)
+            state, rows = lines.split(state, file.read(stop - start), time)
+            yield from rows
+    if marks:
+        yield from lines.flush(state, marks[-1][1])[1]
+
+
+def _marks(path: Path) -> list[tuple[int, float]]:
+    """Where which moment's bytes begin."""
+    found = []
+    for row in path.read_text().splitlines() if path.exists() else ():
+        offset, _, time = row.partition(" ")
+        found.append((int(offset), float(time)))
+    return found
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for row in file:
+            try:
+                value = json.loads(row)
+            except ValueError:
+                continue  # cut by a full disk, or the job's own business
+            if isinstance(value, dict):
+                yield value
+
+
+def _metrics(folder: Path) -> Iterator[Event]:
+    """The rows of metrics.jsonl that name their time; what was seen of the others, nobody wrote down."""
+    path = folder / "metrics.jsonl"
+    for row in _rows(path) if path.exists() else ():
+        if isinstance(row.get("time"), (int, float)):
+            yield Line(float(row["time"]), json.dumps(row), source="metrics")
+
+
+def _samples(folder: Path) -> Iterator[Event]:
+    for name in ("telemetry.old.jsonl", "telemetry.jsonl"):
+        path = folder / name
+        for row in _rows(path) if path.exists() else ():
+            yield from_json(Sample, row)
+
+
+def _end(folder: Path) -> Iterator[Event]:
+    path = folder / "exit.json"
+    if path.exists():
+        attempt = from_json(ExitRecord, json.loads(path.read_text(encoding="utf-8"))).attempts[-1]
+        yield End(attempt.ended, attempt.exit_code, attempt.signal, attempt.stop_requested)
