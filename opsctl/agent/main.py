@@ -36,7 +36,7 @@ VERBS: dict[str, str] = {
     "put-wheel": "opsctl.agent.env.wheelhouse:put",
     "put-tool": "opsctl.agent.tools:put_tool",
     "env-list": "opsctl.agent.env.verbs:list_envs",
-    "env-plan": "opsctl.agent.env.verbs:plan",
+    "env-plan": "opsctl.agent.env.planning:plan",
     "env-rebuild": "opsctl.agent.env.verbs:rebuild",
     "env-verify": "opsctl.agent.env.verify:verify",
     "env-activate": "opsctl.agent.env.verbs:activate",

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opsctl.errors import UsageError
 from opsctl.formats.lockfile import parse_lock, parse_options, requirement_names
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, candidates, configured_sources, sha256_of
-from opsctl.ops.tools import bring, uv_for
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
 from opsctl.records.env import EnvOutcome, EnvPlan, EnvRequest
-from opsctl.records.run import RunRecord
+
+if TYPE_CHECKING:
+    from opsctl.records.run import RunRecord
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ def _with_wheels(workspace: Workspace, request: EnvRequest, folder: Path, on_pro
 
 
 def _start(workspace: Workspace, request: EnvRequest, machine: str, *, on_progress: OnProgress) -> RunRecord:
+    from opsctl.ops.tools import bring, uv_for  # a rebuild with nothing to do needs none of it
+    from opsctl.records.run import RunRecord
+
     local = uv_for(workspace, machine, on_progress=on_progress)
     request = replace(_with_certificates(request), tool=local.tool)
     body = {"env": to_json(request)}

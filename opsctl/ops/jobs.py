@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opsctl.errors import Disconnected, Unreachable
 from opsctl.ops.workspace import Workspace
-from opsctl.records.run import RunRecord
+
+if TYPE_CHECKING:
+    from opsctl.records.run import RunRecord
 
 OnProgress = Callable[[dict[str, Any]], None]
 

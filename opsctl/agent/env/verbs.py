@@ -1,17 +1,15 @@
-"""Verbs env-list, env-plan, env-rebuild and env-activate; env-verify is in `verify`."""
+"""Verbs env-list, env-rebuild and env-activate; env-plan is in `planning`, env-verify in `verify`."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 from dataclasses import replace
 from typing import Any
 
-from opsctl.agent.env.driver import version
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
 from opsctl.agent.env.manifest import read_totals
-from opsctl.agent.env.plan import chosen, understood, use_standing
+from opsctl.agent.env.plan import understood
 from opsctl.agent.env.users import users
 from opsctl.agent.env.verify import check, resolve
 from opsctl.agent.files import write_atomic
@@ -20,10 +18,8 @@ from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
 from opsctl.agent.tools import has_tool
 from opsctl.errors import CheckFailed
-from opsctl.formats.drivers import cuda_of, ensure_runs
-from opsctl.formats.lockfile import parse_lock
 from opsctl.records.call import from_json, to_json
-from opsctl.records.env import SOURCES_VARIABLE, EnvCheck, EnvEntry, EnvPlan, EnvRecord, EnvRequest, Sources
+from opsctl.records.env import SOURCES_VARIABLE, EnvCheck, EnvEntry, EnvRecord, EnvRequest, Sources
 from opsctl.records.run import RunSpec
 
 RUN_NAME = "env-rebuild"
@@ -49,34 +45,6 @@ def _entry(paths: EnvPaths, record: EnvRecord, now: EnvPaths | None, used: dict[
         size_mib=round(num_bytes / 2**20, 1),
         num_files=num_files,
         used_by=tuple(used.get(str(paths.root), ())),
-    )
-
-
-def plan(call: Call) -> EnvPlan:
-    """What a rebuild of one of request["envs"] would do; a standing environment that verifies is made active.
-
-    Of several, the driver chooses; one too old for a set is told here, before anything is downloaded.
-    """
-    call.home.ensure()
-    asked = [from_json(EnvRequest, one) for one in call.request["envs"]]
-    driver = version() if len(asked) > 1 else ""
-    request = chosen(asked, driver)
-    wanted = understood(request, call.home)
-    outcome, drifted = use_standing(call.home, wanted) if wanted else (None, ())
-    if outcome is None and (cuda := cuda_of(parse_lock(request.lock, label=request.label))):
-        driver = driver or version()
-        ensure_runs(driver, cuda, name=request.name)
-    if wanted is None:
-        return EnvPlan(request.name, platform.machine(), driver=driver)
-    return EnvPlan(
-        name=request.name,
-        machine=platform.machine(),
-        fingerprint=wanted.fingerprint,
-        python=wanted.python.version,
-        platform=wanted.python.platform,
-        driver=driver,
-        outcome=outcome,
-        drifted=drifted,
     )
 
 
