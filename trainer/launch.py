@@ -42,16 +42,21 @@ class Launched:
 class PatientAgent(LocalElasticAgent):
     """The elastic agent, except that it gives ranks the same time to end whyever it ends them.
 
-    The agent's own answer to a failed rank kills the others after 30 s, whatever the timeout it was given.
+    Where a rank has failed, torch kills the others after 30 s, whatever shutdown timeout the agent was given.
     """
 
-    def _stop_workers(self, worker_group: Any) -> None:
-        self._shutdown(timeout=self._shutdown_timeout)
+    def _start_workers(self, worker_group: Any) -> Any:
+        started = super()._start_workers(worker_group)
+        context: Any = self._pcontext
+        close = context.close
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # a second request must not tear what the first one waits for
-        super()._shutdown(death_sig, timeout)
+        def close_patiently(death_sig: signal.Signals | None = None, timeout: int = 0) -> None:
+            for number in STOP_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)  # a second request must not tear what the first one waits for
+            close(death_sig, self._shutdown_timeout)
+
+        context.close = close_patiently
+        return started
 
     def returncodes(self) -> dict[int, int | None]:
         """Return each rank's status, negative for a signal; None where it still runs or never ran."""
@@ -73,16 +78,19 @@ def launch(
     _set_environment(num_ranks, uses_gpus=uses_gpus)
     agent = _agent(words, num_ranks, uses_gpus=uses_gpus, shutdown_timeout_s=shutdown_timeout_s)
     handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP, signal.SIGQUIT)}
-    stopped_by = None
+    stopped_by, failed_at = None, dict[int, float]()
     try:
-        agent.run()
+        failed_at = {rank: one.timestamp for rank, one in agent.run().failures.items()}
     except SignalException as stop:
         stopped_by = signal.Signals(stop.sigval).name
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     returncodes, now = agent.returncodes(), time.time()
-    endings = [ending_of(rank, _read(result_file(rank)), returncodes.get(rank), now=now) for rank in range(num_ranks)]
+    endings = [
+        ending_of(rank, _read(result_file(rank)), returncodes.get(rank), now=failed_at.get(rank, now))
+        for rank in range(num_ranks)
+    ]
     return Launched(tuple(endings), stopped_by)
 
 

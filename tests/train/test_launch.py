@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +20,9 @@ from tests.support.until import until
 from tests.train.commands import PACKAGE, environment, run
 from tests.train.conftest import ColdPrewarm
 from tests.train.test_train import assert_same_checkpoint, metrics_of, result_of, steps_of
+from trainer.endings import first_failure
+from trainer.launch import Launched, launch
 
-pytestmark = pytest.mark.slow
 LONG = ("steps=100000", "checkpoint.every_steps=0")
 
 
@@ -59,6 +61,7 @@ def end_of(launcher: subprocess.Popen[str], *, within_s: float = 200.0) -> tuple
     return launcher.returncode, out
 
 
+@pytest.mark.slow
 def test_ranks_end_and_resume_as_one(cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     with ranks_in(straight, tiny_recipe, cold_prewarm.cache) as launcher:
@@ -81,6 +84,7 @@ def test_ranks_end_and_resume_as_one(cold_prewarm: ColdPrewarm, tiny_recipe: Pat
     assert [line["loss"] for line in steps_of(resumed)] == [line["loss"] for line in steps_of(straight)[3:]]
 
 
+@pytest.mark.slow
 def test_a_stop_ends_all_ranks_after_the_same_step_with_75(
     cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +102,7 @@ def test_a_stop_ends_all_ranks_after_the_same_step_with_75(
     assert Path(result["checkpoint"]).name == f"step-{result['steps']}"
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_and_the_last_step_is_kept(
     cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path
 ) -> None:
@@ -114,6 +119,7 @@ def test_a_killed_rank_is_named_and_the_last_step_is_kept(
     assert Path(result["checkpoint"]).name == f"step-{len(steps_of(folder))}"
 
 
+@pytest.mark.slow
 def test_when_the_launcher_is_killed_no_rank_outlives_it(
     cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path
 ) -> None:
@@ -129,3 +135,50 @@ def test_no_process_at_all_is_a_wrong_number(tiny_recipe: Path, tmp_path: Path) 
     done = run("train", str(tiny_recipe), "--nproc", "0", cache=tmp_path / "cache")
     assert done.returncode == 2
     assert "--nproc 0: at least one process must train" in done.stderr
+
+
+def launch_script(folder: Path, script: str, *, num_ranks: int = 2, **options: Any) -> Launched:
+    """Launch a few lines of Python as ranks; what each leaves in `result.<rank>` of the folder is its result."""
+    words = ("-c", f"import os, pathlib, signal, sys, time\nfolder = pathlib.Path({str(folder)!r})\n{script}")
+    return launch(words, num_ranks=num_ranks, result_file=lambda rank: folder / f"result.{rank}", **options)
+
+
+def test_each_rank_sees_one_gpu_as_its_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
+    script = """
+seen = f"{os.environ['CUDA_VISIBLE_DEVICES']} {os.environ['LOCAL_RANK']} {os.environ['WORLD_SIZE']}"
+(folder / os.environ["RANK"]).write_text(seen)
+"""
+    launch_script(tmp_path, script, num_ranks=3, uses_gpus=True)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["5 0 3", "6 0 3", "7 0 3"]
+
+
+def test_ranks_get_the_time_they_were_promised_and_no_more(tmp_path: Path) -> None:
+    script = """
+if os.environ["RANK"] == "1":
+    while not (folder / "ready").exists(): time.sleep(0.01)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(folder / "ready").touch()
+time.sleep(60)
+"""
+    began = time.monotonic()
+    launched = launch_script(tmp_path, script, uses_gpus=False, shutdown_timeout_s=1)
+    assert time.monotonic() - began < 25  # the agent's own answer to a failed rank is 30 s, whatever it was given
+    assert [one.cause for one in launched.endings] == ["killed by SIGKILL", "ended without a result, with status 3"]
+    failure = first_failure(launched.endings)
+    assert failure is not None
+    assert failure.rank == 1  # not the one that was ended for it
+
+
+def test_a_result_of_an_earlier_launch_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    (tmp_path / "result.0").write_text('{"exit_code": 0, "ended_at": 1.0}', encoding="utf-8")
+    launched = launch_script(tmp_path, "", num_ranks=1, uses_gpus=False)
+    assert launched.endings[0].cause == "ended without a result"
+    assert launched.stopped_by is None
+
+
+def test_the_callers_signal_handlers_come_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    launch_script(tmp_path, "", num_ranks=1, uses_gpus=False)
+    assert signal.getsignal(signal.SIGTERM) is before
