@@ -117,7 +117,7 @@ def _note_failure(name: str, error: TrainerError, folder: Path) -> None:
     """Write the result of a run that never began."""
     from trainer.result import Result
 
-    result = Result(name=name, num_steps=0, phase="start")
+    result = Result(name=name, num_steps=0, phase="start", rank=int(os.environ.get("RANK", "0")))
     result.fail(error, error.exit_code)
     result.write(folder)
 

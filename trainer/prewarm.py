@@ -29,7 +29,7 @@ from trainer.result import rank_file
 from trainer.warmth import CompilerCount, Warmth, binaries_in, cache_folders, total
 from trainer.warmup import compile_step, open_discipline, warm_step
 
-_REPORTS = "TRAINER_PREWARM_REPORTS"  # tells the ranks of a prewarm where to leave theirs
+_REPORTS = "TRAINER_PREWARM_REPORTS"  # tells the ranks of a prewarm where to leave theirs, if not here
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def prewarm_rank(recipe: Recipe, *, say: Callable[[str], None]) -> int:
     ranks = join(resolve_device(recipe.device).type)
     report = prewarm(recipe, say=say, ranks=ranks)
     ending = {"exit_code": 0, "error": None, "cause": None, "ended_at": time.time()}
-    write_json(Path(os.environ[_REPORTS]) / rank_file(ranks.rank), report.as_dict() | ending)
+    write_json(Path(os.environ.get(_REPORTS, ".")) / rank_file(ranks.rank), report.as_dict() | ending)
     ranks.close()
     return 0
 

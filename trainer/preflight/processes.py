@@ -26,7 +26,7 @@ from trainer.result import rank_file
 from trainer.warmup import open_discipline
 
 WARM_S = 5.0
-_REPORTS = "TRAINER_PREFLIGHT_REPORTS"  # tells the ranks where to leave what they saw
+_REPORTS = "TRAINER_PREFLIGHT_REPORTS"  # tells the ranks where to leave what they saw, if not here
 
 
 def try_processes(words: Sequence[str], *, num_ranks: int, uses_gpus: bool) -> tuple[Topology, str | None]:
@@ -59,7 +59,7 @@ def preflight_rank(recipe: Recipe, device: torch.device) -> int:
     counts, messages = _run(recipe, device, ranks)
     document: dict[str, Any] = {"counts": asdict(counts), "messages": messages}
     ending = {"exit_code": 0, "error": None, "cause": None, "ended_at": time.time()}
-    write_json(Path(os.environ[_REPORTS]) / rank_file(ranks.rank), document | ending)
+    write_json(Path(os.environ.get(_REPORTS, ".")) / rank_file(ranks.rank), document | ending)
     ranks.close()
     return 0
 
