@@ -81,9 +81,9 @@ def parse_options(text: str, *, label: str) -> SetOptions:
             raise ConfigError(
                 f"{label}:{number}: unknown option {match['key']!r}", hint=f"known: {', '.join(sorted(known))}"
             )
+        if match["key"] == "complete" and match["value"] not in ("yes", "no"):
+            raise ConfigError(f"{label}:{number}: complete is {match['value']!r}", hint="write yes or no")
         found[match["key"]] = match["value"]
-    if found.get("complete", "no") not in ("yes", "no"):
-        raise ConfigError(f"{label}: `complete` is {found['complete']!r}", hint="it is yes or no")
     return SetOptions(
         python=found.get("python", ""),
         platform=found.get("platform", ""),

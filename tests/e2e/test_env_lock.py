@@ -84,3 +84,15 @@ def test_a_python_that_the_target_lacks_is_named(envs: Envs) -> None:
     assert failed.code == 6
     assert "the set wants Python 3.99" in failed.err
     assert "install python3.99" in failed.err
+
+
+@pytest.mark.tmux
+def test_a_complete_set_overrules_what_distributions_ask_of_each_other(envs: Envs) -> None:
+    envs.wheel("tiny-a", "2.0", requires=("tiny-b>=5", "tiny-gone"))
+    envs.wants("tiny-a==2.0", "tiny-b==1.0")
+    refused = envs.opsctl("env", "lock")
+    assert refused.code == 5
+    envs.wants("# opsctl: complete = yes", "# opsctl: without = tiny-gone", "tiny-a==2.0", "tiny-b==1.0")
+    envs.opsctl("env", "lock").ok()
+    assert envs.opsctl("env", "lock", "--json").ok().json()["num_packages"] == 2
+    assert envs.rebuild()["outcome"]["record"]["packages"] == {"tiny-a": "2.0", "tiny-b": "1.0"}

@@ -53,6 +53,14 @@ def test_options_are_read_and_unknown_ones_refused() -> None:
         parse_options("# opsctl: pyton = 3.11\n", label="x.in")
 
 
+def test_a_set_may_be_complete_and_go_without() -> None:
+    options = parse_options("# opsctl: complete = yes\n# opsctl: without = a, b\n", label="x.in")
+    assert (options.is_complete, options.without) == (True, ("a", "b"))
+    assert not parse_options("# opsctl: complete = no\n", label="x.in").is_complete
+    with pytest.raises(ConfigError, match=r"x\.in:2: complete is 'maybe'"):
+        parse_options("a==1\n# opsctl: complete = maybe\n", label="x.in")
+
+
 def test_the_names_that_a_set_asks_for() -> None:
     text = "# c\nTorch===2.13.0\n  numpy>=2 # why\n-r other.in\nPy_YAML[x]\nnumpy\n"
     assert requirement_names(text) == ("torch", "numpy", "py-yaml")
