@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ _OVERRIDES_HELP = "recipe values to replace, for example optim.lr=1e-3 data.rows
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         stop_with_parent()
     command: Callable[[argparse.Namespace, StopSignals], int] = options.run
@@ -36,6 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return error.exit_code
         except RuntimeError as error:
             return _compile_exit_code(error)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options; key=value words may stand behind options too, which argparse alone does not allow."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not (hasattr(options, "overrides") and all(re.match(r"[\w.]+=", word) for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
 
 
 def _compile_exit_code(error: RuntimeError) -> int:

@@ -30,7 +30,7 @@ LONG = ("steps=100000", "checkpoint.every_steps=0")
 def ranks_in(folder: Path, recipe: Path, cache: Path, *overrides: str) -> Iterator[subprocess.Popen[str]]:
     """Two ranks that train the recipe in `folder`; whatever is left of them is ended at the end."""
     folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "trainer", "train", str(recipe), *overrides, "--nproc", "2"]
+    words = [sys.executable, "-m", "trainer", "train", str(recipe), "--nproc", "2", *overrides]
     environ = environment(cache, PACKAGE)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     launcher = subprocess.Popen(words, cwd=folder, env=environ, text=True, **pipes)
@@ -129,6 +129,18 @@ def test_when_the_launcher_is_killed_no_rank_outlives_it(
         launcher.kill()
         psutil.wait_procs(ranks, timeout=60)
         assert not [one for one in ranks if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_ends_all_ranks_with_3(
+    cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    with ranks_in(tmp_path / "run", tiny_recipe, cold_prewarm.cache, "optim.lr=1e38", "steps=50") as launcher:
+        code, out = end_of(launcher)
+    assert code == 3, out
+    result = result_of(tmp_path / "run")
+    assert (result["status"], [one["exit_code"] for one in result["endings"]]) == ("failed", [3, 3])
+    assert "stopped before the update" in result["cause"]
 
 
 def test_no_process_at_all_is_a_wrong_number(tiny_recipe: Path, tmp_path: Path) -> None:
