@@ -173,6 +173,7 @@ class Kills:
         self.folder = folder
         self.home = folder / "home"
         self.lock = folder / "env" / "small.lock"
+        self.build_s = 0.0
         self.lock.parent.mkdir(parents=True)
         files = {f"alpha/m{number}.py": f"X = {number}\n".encode() for number in range(400)}
         build_wheel(folder / "wheels", "alpha", "1.0", files=files)
@@ -200,47 +201,54 @@ class Kills:
         is_clean = found.returncode == 0 and json.loads(found.stdout)["is_clean"]
         return versions[0].removesuffix(".dist-info") if is_clean and len(versions) == 1 else ""
 
-    def kill_one(self, victim: str, after_s: float) -> None:
-        """Start a rebuild, and after a while SIGKILL its client, its uv, or all of its job."""
+    def kill_one(self, victim: str, share: float) -> str:
+        """Start a rebuild, and SIGKILL its client, its uv or all of its job after this share of it; the phase it met."""
         known = set(self.home.glob("runs/*"))
         client = subprocess.Popen((COMMAND, "env", "rebuild"), cwd=self.folder, stdout=-3, stderr=-3)
-        threading.Event().wait(after_s)  # any point will do
+        while not (new := [path for path in self.home.glob("runs/*/metrics.jsonl") if path.parent not in known]):
+            threading.Event().wait(0.01)
+        (metrics,) = new
+        threading.Event().wait(share * self.build_s)  # any point will do
         if victim == "client":
             client.kill()
-        for run_folder in set(self.home.glob("runs/*")) - known:
-            for pid in processes_with(f"OPSCTL_RUN_ID={run_folder.name}"):
-                with contextlib.suppress(OSError):  # ended meanwhile
-                    is_uv = b"pip\0sync" in Path(f"/proc/{pid}/cmdline").read_bytes()
-                    if victim == "job" or (victim == "uv" and is_uv):
-                        os.kill(pid, signal.SIGKILL)
+        for pid in processes_with(f"OPSCTL_RUN_ID={metrics.parent.name}"):
+            with contextlib.suppress(OSError):  # ended meanwhile
+                is_uv = b"/uv-" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                if victim == "job" or (victim == "uv" and is_uv):
+                    os.kill(pid, signal.SIGKILL)
         client.wait()
-        for run_folder in set(self.home.glob("runs/*")) - known:
-            while not (run_folder / "exit.json").exists():
-                threading.Event().wait(0.05)
+        while not (metrics.parent / "exit.json").exists():
+            threading.Event().wait(0.05)
+        rows = metrics.read_text().splitlines()
+        return str(json.loads(rows[-1])["phase"]) if rows else "start"
+
+    def build(self) -> None:
+        """Build what is wanted, and remember how long that takes on this machine now."""
+        found = json.loads(run(COMMAND, "env", "rebuild", "--json", folder=self.folder))
+        self.build_s = float(found["outcome"]["seconds"])
 
 
 def kills(folder: Path, num_kills: int) -> int:
     """How many of the kills left something torn; prints what they met."""
     small = Kills(folder)
-    small.want("1.0")
-    run(COMMAND, "env", "rebuild", folder=folder)
-    start = time.monotonic()
-    small.want("2.0")
-    run(COMMAND, "env", "rebuild", folder=folder)
-    whole_s = time.monotonic() - start
+    for version in ("1.0", "2.0"):
+        small.want(version)
+        small.build()
     chance, torn, old = random.Random(), 0, 0
+    met: list[str] = []
     for number in range(num_kills):
         for path in (small.home / "envs").glob("*-*"):
             if path != (small.home / "envs/active").resolve():
                 shutil.rmtree(path)  # so that each rebuild has to build
         before = small.whole()
         small.want("1.0" if before == "2.0" else "2.0")
-        small.kill_one(("job", "uv", "client")[number % 3], chance.uniform(0.2, 1.0) * whole_s)
+        met.append(small.kill_one(("job", "uv", "client")[number % 3], chance.uniform(0.0, 1.1)))
         after = small.whole()
         torn += not after
         old += after == before
     new = num_kills - old - torn
     print(f"{num_kills} kills of job, uv and client: {torn} torn, {old} left the old one active, {new} the new one")
+    print("last phases: " + ", ".join(f"{phase} {met.count(phase)}" for phase in dict.fromkeys(met)))
     return torn
 
 

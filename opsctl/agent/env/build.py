@@ -51,9 +51,8 @@ class Build:
         write_atomic(self.paths.exact, exact_requirements(self.wanted.pins).encode())
         installed = self._install()
         self.paths.exact.unlink()
-        with space.flushed_meanwhile(self.paths.root):
-            self._compile(installed)
-        with space.flushed_meanwhile(self.paths.root):
+        self._compile(installed)
+        with space.flushed_meanwhile(self.paths.root):  # not before: new files wait for a disk that is being flushed
             proven = self._prove(installed)
             manifest = self._manifest(installed)
         record = self._record(installed, proven)

@@ -113,7 +113,7 @@ def flush(folder: Path) -> None:
 
 @contextlib.contextmanager
 def flushed_meanwhile(folder: Path) -> Iterator[None]:
-    """Let the disk write what lies in memory already while the block works; what fails shows at the last `flush`."""
+    """Let the disk write what lies in memory while the block works; what fails shows at the last `flush`."""
 
     def write() -> None:
         with contextlib.suppress(OSError):  # asked again at the end, and told then
@@ -121,5 +121,7 @@ def flushed_meanwhile(folder: Path) -> Iterator[None]:
 
     thread = threading.Thread(target=write, name="flush", daemon=True)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        thread.join()
