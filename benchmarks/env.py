@@ -202,7 +202,7 @@ class Kills:
         return versions[0].removesuffix(".dist-info") if is_clean and len(versions) == 1 else ""
 
     def kill_one(self, victim: str, share: float) -> str:
-        """Start a rebuild, and SIGKILL its client, its uv or all of its job after this share of it; the phase it met."""
+        """Start a rebuild, SIGKILL its client, its uv or all of its job after this share of it; the phase it met."""
         known = set(self.home.glob("runs/*"))
         client = subprocess.Popen((COMMAND, "env", "rebuild"), cwd=self.folder, stdout=-3, stderr=-3)
         while not (new := [path for path in self.home.glob("runs/*/metrics.jsonl") if path.parent not in known]):
