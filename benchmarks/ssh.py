@@ -30,7 +30,8 @@ EXEC_LIMIT, OUTPUT_LIMIT = 2.2, 1.5
 EXPECTED = """\
 Expected before the first measurement: `exec` 2.0 x, since Python, pydantic and Fabric load while ssh would have been
 there already; output 1.0 x from connect to last byte, since the ciphers are in C on both sides; the whole command with
-it 2.0 x, of which the start is three quarters: no limit on output can hold it below what starting costs. Other load on the machine hits the one that computes more: opsctl.
+it 2.0 x, three quarters of which are the start: no limit on output can hold it below that. Other load on the machine
+hits the one that computes more: opsctl.
 """
 SIZE_BYTES = 50_000_000
 COMMAND = str(Path(sys.executable).with_name("opsctl"))
