@@ -137,8 +137,8 @@ class _Evidence:
         was_flat = gpu.was_flat or self._was_flat_in_good_run(gpu)
         if not slow and not (expected and was_flat and self.progress.slowdown() is None):
             return None
-        if not expected and not was_flat:
-            return None
+        if not was_flat and not (expected and self.progress.knows_pace):
+            return None  # it swung from the start, and nobody knows how quick it should be
         confidence = 0.45 + 0.25 * bool(slow) + 0.15 * was_flat + 0.1 * expected
         return Opinion("eager_fallback", "memory_sawtooth", min(confidence, 0.9), (told, *([slow] if slow else [])))
 

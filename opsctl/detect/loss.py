@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from opsctl.detect.context import Opinion
-from opsctl.detect.progress import median
+from opsctl.detect.quantiles import median
 from opsctl.detect.steps import StepRow
 
 NAN_ROWS = 2

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from opsctl.detect.context import Context
+from opsctl.detect.quantiles import median, upper
 from opsctl.detect.silence import Silence
 from opsctl.detect.steps import StepRow
 
@@ -21,6 +22,7 @@ WARMUP_ROWS = 3
 REFERENCE_ROWS, REFERENCE_EVERY = 12, 4
 DUE_EVERY = 8  # rows: sorting for each one would cost too much
 AT_SPEED = 1.2
+NOISY, NOISY_ROWS, STEADY_ROWS = 1.25, 24, 8
 USUAL_ROWS, ONCE_FACTOR = 5, 4.0
 OTHER_FLOOR_S = 600.0
 TRAINING = frozenset({"", "train"})  # every other phase has no steps
@@ -65,6 +67,7 @@ class Progress:
     data_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     paced_step: int | None = None
     reference_s: float | None = None  # the quickest pace the run itself has shown
+    reference_high_s: float | None = None  # what most steps of that stretch stayed below
     longest: dict[str, float] = field(default_factory=dict)
     due: tuple[int, float] = (-1, 0.0)  # after how many rows `due_s` was found, and what it was
 
@@ -158,8 +161,12 @@ class Progress:
         if self.num_rows % REFERENCE_EVERY or self.num_rows < WARMUP_ROWS + REFERENCE_ROWS:
             return
         if len(self.step_times) >= REFERENCE_ROWS:
-            pace = median(list(self.step_times)[-REFERENCE_ROWS:])
-            self.reference_s = min(pace, self.reference_s or pace)
+            times = list(self.step_times)
+            pace, high = median(times[-REFERENCE_ROWS:]), upper(times)
+            if high > NOISY * pace:
+                pace = median(times)  # of few steps that differ much, some are quick by chance
+            if self.reference_s is None or pace < self.reference_s:
+                self.reference_s, self.reference_high_s = pace, high
 
     # --- what is known ---------------------------------------------------------------------------
 
@@ -234,7 +241,21 @@ class Progress:
         if against_good_run is not None:
             return against_good_run
         should, present = self._own_pace(), self._present_s()
-        return present / should if should and present else None
+        if not should or not present:
+            return None
+        ratio = present / should
+        return ratio if self.context.typical_step_s or self._is_clearly_slower() else min(ratio, 1.0)
+
+    def _is_clearly_slower(self) -> bool:
+        """Whether most of the newest steps lie above most of the run's best stretch: steps may differ by nature."""
+        times = list(self.step_times)
+        first = times[: len(times) // 2]
+        pace = self.reference_s or (median(first) if first else 0.0)
+        high = self.reference_high_s or (upper(first) if first else 0.0)
+        wanted = NOISY_ROWS if high > NOISY * pace else STEADY_ROWS
+        newest = sorted(times[-wanted:])
+        is_enough = wanted == STEADY_ROWS or len(times) == self.step_times.maxlen
+        return bool(newest) and is_enough and newest[len(newest) // 4] > high
 
     def is_at_speed(self) -> bool | None:
         """Whether steps come as quickly as an earlier good run's; None where none is known."""
@@ -272,8 +293,3 @@ class Progress:
         if len(self.data_times) < 3:
             return None
         return sum(self.data_times) / max(sum(list(self.step_times)[-len(self.data_times) :]), 1e-9)
-
-
-def median(values: list[float]) -> float:
-    """The middle value; of an even number, the lower of the two."""
-    return sorted(values)[(len(values) - 1) // 2]
