@@ -94,7 +94,7 @@ def test_a_cut_is_noticed_at_once_and_leaves_nothing(
         with pytest.raises(Disconnected, match="is lost"):
             next(stream)
         assert time.monotonic() - start < 2.0
-    until(lambda: not sleeping(nap) and not agents(home), within_s=5.0)
+    until(lambda: not sleeping(nap) and not agents(home), within_s=10.0)
     assert client.call("probe")["home"] == home
 
 
