@@ -122,7 +122,7 @@ class Bytecode:
         """Write a distribution's bytecode from its pack; False where none fits, and then none is left."""
         pack = self._pack(some)
         try:
-            members = list(unpacked(pack.read_bytes()))
+            members = [(path, data) for path, data in unpacked(pack.read_bytes()) if path in some.hashes]
         except FileNotFoundError:
             return False
         except (ValueError, OSError):

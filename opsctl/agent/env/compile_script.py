@@ -19,7 +19,8 @@ CHUNK = 16  # sources that a worker takes at once
 def compile_one(path: str) -> None:
     """Write the bytecode of one source, whatever lies there already."""
     try:
-        py_compile.compile(path, doraise=True)
+        # by time also where SOURCE_DATE_EPOCH asks for hashes: a kept one is given the time of the next source
+        py_compile.compile(path, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
     except (py_compile.PyCompileError, UnicodeDecodeError, ValueError, RecursionError):
         return  # tests and templates hold what no Python parses; importing them would say so
 

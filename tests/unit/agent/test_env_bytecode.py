@@ -70,6 +70,15 @@ def test_a_second_environment_gets_the_bytecode_of_the_first_with_its_own_times(
     assert not _compiled(second, "a/bad.py").exists()
 
 
+def test_bytecode_goes_by_time_whatever_the_machine_asks_for(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    root = tmp_path / "one"
+    _fill(home, root, _installed(root, {"a.py": "X = 1\n"}), tmp_path)
+    assert _compiled(root, "a.py").read_bytes()[4:8] == bytes(4), "a time follows, no hash"
+
+
 def test_another_source_or_python_is_another_pack() -> None:
     some = Sources("a==1", {"a.py": "00"})
     other = dataclasses.replace(PYTHON, version="3.99.1")
