@@ -52,6 +52,11 @@ def save(call: Call) -> SavedBaseline:
     return record
 
 
+def good_run(paths: RunPaths, name: str) -> Baseline:
+    """The figures that a run of this folder is compared with; all unknown where it names none."""
+    return load(Home(paths.folder.parents[1]), name) if name else Baseline()
+
+
 def load(home: Home, name: str) -> Baseline:
     """The figures kept as `name`; raises CheckFailed that names the nearest one."""
     saved = read_record(SavedBaseline, _path(home, name)) if _NAME.match(name) else None

@@ -29,6 +29,7 @@ VERBS: dict[str, str] = {
     "run-logs": "opsctl.agent.run_logs:logs",
     "run-watch": "opsctl.agent.run_watch:watch",
     "baseline-save": "opsctl.agent.baselines:save",
+    "run-kernel": "opsctl.agent.run_kernel:hand_on",
     "pane-watch": "opsctl.agent.pane.watch:watch",
     "run-stop": "opsctl.agent.run_stop:stop",
     "job-follow": "opsctl.agent.job_follow:follow",

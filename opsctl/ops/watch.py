@@ -12,8 +12,11 @@ from typing import Any
 import tenacity
 
 from opsctl.errors import Disconnected, ProtocolError, Unreachable
+from opsctl.ops.host_kernel import HostKernel
 from opsctl.ops.watch_state import WatchEvent
 from opsctl.ops.workspace import Workspace
+from opsctl.records.call import from_json, to_json
+from opsctl.records.run import RunStatus
 from opsctl.target.client import AgentClient, Message
 
 _BACKLOG_KINDS = ("finding", "metrics", "sample")
@@ -71,8 +74,16 @@ class Follower:
         self._next_byte: int | None = None
         self._last_rows: dict[str, dict[str, Any]] = {}  # by kind, to know a backlog's old rows by
         self._is_resumed = False
+        self._host_kernel: HostKernel | None = None
 
     def events(self) -> Generator[WatchEvent, None, None]:
+        try:
+            yield from self._events()
+        finally:
+            if self._host_kernel is not None:
+                self._host_kernel.close()
+
+    def _events(self) -> Generator[WatchEvent, None, None]:
         stream = self._open()
         while True:
             try:
@@ -112,9 +123,19 @@ class Follower:
                     self._is_resumed, held = False, {}
                 else:
                     yield self._noted(event)
+            yield from self._of_host()
             if message["type"] == "result":
                 return
         raise ProtocolError(f"{self.verb} ended without a result")
+
+    def _of_host(self) -> Iterator[WatchEvent]:
+        """What looking at the host's kernel log brought to light."""
+        while self._host_kernel is not None and not self._host_kernel.findings.empty():
+            yield WatchEvent(time.time(), "finding", to_json(self._host_kernel.findings.get()))
+
+    def _look_at_host(self, status: RunStatus) -> None:
+        if self._host_kernel is None and not status.run.reads_kernel and status.state == "running":
+            self._host_kernel = HostKernel(self._client, status.run)
 
     def _hold(self, rows: list[WatchEvent], event: WatchEvent) -> None:
         """Keep a row of a resumed backlog; the one that was told last makes all before it old."""
@@ -127,6 +148,7 @@ class Follower:
         """The event itself, after it is noted where to resume."""
         if event.kind == "status":
             self._run = event.record["run"]["run_id"]  # a resumed watch stays with this run
+            self._look_at_host(from_json(RunStatus, event.record))
         elif event.kind == "log":
             self._note_log(event.record)
         elif event.kind in _BACKLOG_KINDS:

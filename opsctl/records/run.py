@@ -68,6 +68,7 @@ class RunRecord:
     job: ProcessIdentity | None = None
     gpu_uuids: tuple[str, ...] = ()
     folder: str = ""  # the run's folder, which is the job's working directory
+    reads_kernel: bool = True  # whether its recorder sees the kernel's log by itself
     schema: int = SCHEMA
 
 

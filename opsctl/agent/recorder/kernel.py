@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from opsctl.agent.recorder.metrics import MetricsTail
+
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _CHUNK_BYTES = 8192
+UNREADABLE = (
+    "the kernel's log is not readable here: Xid and out-of-memory rows are not seen, unless a watch brings them"
+)
 
 
 def cgroup_folders(cgroups: str, mounts: str) -> Iterator[tuple[Path, str]]:
@@ -78,3 +84,26 @@ def kernel_rows(descriptor: int) -> Iterator[str]:
         if not record:
             return
         yield record.partition(b";")[2].split(b"\n", 1)[0].decode(errors="replace")
+
+
+def handed_path(folder: Path) -> Path:
+    """Where watchers put kernel rows that they read on the host."""
+    return folder / "kernel.jsonl"
+
+
+class HandedRows:
+    """The rows that watchers hand over; two of them may hand over the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tail = MetricsTail(handed_path(folder))
+        self._rest = b""
+        self._seen: set[str] = set()
+
+    def read(self) -> list[str]:
+        """The rows that came since the last call."""
+        data = self._rest + self._tail.read()[1]
+        *whole, self._rest = data.split(b"\n")
+        texts = [text for row in whole if isinstance(text := json.loads(row), str)]
+        new = [text for text in dict.fromkeys(texts) if text not in self._seen]
+        self._seen.update(new)
+        return new

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.agent.baselines import load
+from opsctl.agent.baselines import good_run
 from opsctl.agent.files import read_record, write_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.leases import release
@@ -20,7 +20,7 @@ from opsctl.agent.recorder.exit_record import ExitFile
 from opsctl.agent.recorder.findings import unkillable
 from opsctl.agent.recorder.holder import start_job
 from opsctl.agent.recorder.job import RunningJob
-from opsctl.agent.recorder.kernel import kernel_rows, oom_kills, open_kernel_log
+from opsctl.agent.recorder.kernel import UNREADABLE, HandedRows, kernel_rows, oom_kills, open_kernel_log
 from opsctl.agent.recorder.loop import READ, Loop
 from opsctl.agent.recorder.members import Members
 from opsctl.agent.recorder.notify import Notifier, news
@@ -32,7 +32,6 @@ from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.stacks import Stacks
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
-from opsctl.records.baseline import Baseline
 from opsctl.records.events import Sample
 from opsctl.records.process import ProcessIdentity
 from opsctl.records.run import Attempt, ExitRecord, RunRecord, StopRequest
@@ -120,7 +119,8 @@ class Recorder:
         except OSError as error:
             self._never_started(error)
             return error
-        context = context_of(self._spec, self._record.gpu_uuids, job.process.pid, self._good_run())
+        good = good_run(self._paths, self._spec.baseline)
+        context = context_of(self._spec, self._record.gpu_uuids, job.process.pid, good)
         self._detection.begin(context, self._started, log_offset=self._output.log.end)
         self._job = RunningJob(
             self._loop,
@@ -133,9 +133,6 @@ class Recorder:
         )
         self._sampler.job_pid = job.process.pid
         return self._name_job(self._job, job.process)
-
-    def _good_run(self) -> Baseline:
-        return load(Home(self._paths.folder.parents[1]), self._spec.baseline) if self._spec.baseline else Baseline()
 
     def _name_job(self, job: RunningJob, process: ProcessIdentity) -> OSError | None:
         """Write down which process is the job; one that cannot be named at all is ended: nobody could find it."""
@@ -160,12 +157,13 @@ class Recorder:
 
     def _listen_to_kernel(self) -> None:
         descriptor = open_kernel_log()
-        if descriptor is None:
-            note = "the kernel's log is not readable here: Xid and out-of-memory rows are not seen"
-            self._spec = replace(self._spec, notes=(*self._spec.notes, note))
-            self._record = replace(self._record, spec=self._spec)
+        if descriptor is not None:
+            self._loop.watch(descriptor, READ, lambda _: self._kernel_says(kernel_rows(descriptor)))
             return
-        self._loop.watch(descriptor, READ, lambda _: self._kernel_says(descriptor))
+        self._spec = replace(self._spec, notes=(*self._spec.notes, UNREADABLE))
+        self._record = replace(self._record, spec=self._spec, reads_kernel=False)
+        handed = HandedRows(self._paths.folder)
+        self._loop.every(TICK_PERIOD_S, lambda: self._kernel_says(handed.read()))
 
     # -- while it runs -------------------------------------------------------------------------------
 
@@ -178,8 +176,8 @@ class Recorder:
         if self._job is not None:
             self._job.type(keys)
 
-    def _kernel_says(self, descriptor: int) -> None:
-        for text in kernel_rows(descriptor):
+    def _kernel_says(self, rows: Iterable[str]) -> None:
+        for text in rows:
             self._detection.kernel_row(text, now_s())
 
     def _sampled(self, sample: Sample) -> None:

@@ -1,0 +1,79 @@
+"""Kernel rows reach a run in a container through its host, while somebody watches."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Ended
+from tests.support.faults import STEPS
+from tests.support.place import Place, ran
+from tests.support.until import until
+from tests.support.watching import Watch, watch
+
+__all__ = ["watch"]
+pytestmark = [pytest.mark.docker, pytest.mark.tmux]
+Opsctl = Callable[..., Ended]
+XID = "[{:.6f}] NVRM: Xid (PCI:0000:b3:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+
+
+@pytest.fixture
+def dmesg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that a stand-in for dmesg shows: no test may write into this machine's kernel log."""
+    bins, rows = tmp_path / "bin", tmp_path / "rows"
+    bins.mkdir()
+    rows.write_text("[    1.000000] Linux version 6.1\n")
+    for name, text in (("dmesg", f'exec cat "{rows}"'), ("journalctl", "echo no permission >&2; exit 1")):
+        (bins / name).write_text(f"#!/bin/sh\n{text}\n")
+        (bins / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bins}{os.pathsep}{os.environ['PATH']}")
+    return rows
+
+
+@pytest.fixture
+def run(docker_place: Place, project: Path, opsctl: Opsctl) -> Iterator[dict[str, Any]]:
+    """A stepping job in a container of this machine."""
+    targets = {"t": docker_place.settings(home=f"/tmp/{secrets.token_hex(4)}", python="python3")}
+    (project / "opsctl.yaml").write_text(json.dumps({"default_target": "t", "targets": targets}))
+    argv = ("python3", "-c", STEPS + "steps(100000)\n")
+    yield opsctl("train", "start", "--name", "job", "--json", "--", *argv).ok().json()
+    opsctl("train", "stop", "job", "--grace", "1")
+
+
+def _uptime_s() -> float:
+    return float(Path("/proc/uptime").read_text().split()[0])
+
+
+def test_an_xid_on_the_host_is_the_cause_of_an_end_inside(
+    dmesg: Path, run: dict[str, Any], docker_place: Place, watch: Callable[..., Watch]
+) -> None:
+    old = XID.format(_uptime_s() - 3600).replace("79", "48")
+    seen = watch()
+    seen.wait_for("verdict", verdict="healthy")
+    dmesg.write_text(old + XID.format(_uptime_s()))
+    finding = seen.wait_for("finding", cause="gpu_lost")
+    assert "Xid 79" in finding["evidence"][0]
+    name = docker_place.container["docker"]
+    ran("docker", "exec", name, "kill", "-9", str(run["run"]["job"]["pid"]))
+    assert seen.wait_for("verdict", verdict="crashed")["cause"] == "gpu_lost"
+    assert not [row for row in seen.rows("finding") if row["cause"] == "ecc_error"]
+
+
+def test_a_host_that_lets_nobody_read_is_said_and_not_guessed(
+    dmesg: Path, run: dict[str, Any], watch: Callable[..., Watch]
+) -> None:
+    (dmesg.parent / "bin" / "dmesg").write_text("#!/bin/sh\nexit 1\n")
+    seen = watch()
+    finding = seen.wait_for("finding", cause="telemetry_unavailable")
+    assert "readable neither in the container nor on" in finding["summary"]
+    assert finding["evidence"] == ["no permission"]
+    began = time.time()
+    until(lambda: seen.rows("verdict") and time.time() - began > 1)
+    assert {row["verdict"] for row in seen.rows("verdict")} <= {"starting", "healthy"}
