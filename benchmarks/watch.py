@@ -146,7 +146,7 @@ class Place:
 
     def opsctl(self, *words: str) -> Any:
         """What one command says with --json; None for one that says nothing."""
-        argv = (COMMAND, *words, "--json")
+        argv = (COMMAND, *words[:2], "--json", *words[2:])
         out = subprocess.run(argv, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, check=False).stdout
         return json.loads(out) if out else None
 
