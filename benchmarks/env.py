@@ -81,7 +81,7 @@ class Bench:
         active = (self.home / "envs" / "active").resolve()
         for other in (self.home / "envs").glob("*-*"):
             if other != active:
-                shutil.rmtree(other)
+                self._put_aside(other)
         with next(active.glob("lib/*/site-packages/tqdm/version.py")).open("a") as file:
             file.write("\n")
 
@@ -90,9 +90,16 @@ class Bench:
         """The interpreter that the environment was built with."""
         return (self.home / "envs" / "active" / "bin" / "python").resolve()
 
+    def _put_aside(self, folder: Path) -> None:
+        """Take the folder away unremoved: ext4 makes new files slowly for a minute after many were removed."""
+        aside = self.folder / "aside"
+        aside.mkdir(exist_ok=True)
+        folder.rename(aside / f"{time.monotonic_ns()}")
+
     def fresh_bare(self, python: Path) -> None:
         """An empty environment for the bare tools."""
-        shutil.rmtree(self.bare, ignore_errors=True)
+        if self.bare.exists():
+            self._put_aside(self.bare)
         run(local_uv().path, "venv", "--quiet", "--python", python, self.bare, folder=self.folder)
 
     def uv_sync(self) -> None:
