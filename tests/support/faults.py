@@ -76,7 +76,11 @@ def row_times(text: str, word: str = "step ") -> list[float]:
 
 
 def evidence_time(fault: Fault, rows: Rows, signalled: float) -> float:
-    """When all that the verdict needs had happened; `rows` are a watch's events by their name."""
+    """When all that the verdict needs had happened and a watch was there to tell; `rows` are its events by name."""
+    return max(_happened(fault, rows, signalled), min(event["time"] for event in rows("status")))
+
+
+def _happened(fault: Fault, rows: Rows, signalled: float) -> float:
     text = "".join(event["text"] for event in rows("log"))
     if fault.name == "SIGSTOP":
         return signalled + STOP_EVIDENCE_S
