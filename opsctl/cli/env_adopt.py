@@ -31,7 +31,7 @@ def adopt(
 
     What no lock can bring back is named: local wheels, git checkouts, editable installs, edited files.
 
-    Example: opsctl env adopt /root/venv --name works
+    Example: opsctl env adopt /srv/venv --name works
     """
     from opsctl.ops.env_adopt import adopt as save
 
