@@ -34,10 +34,7 @@ def watch(
         str, typer.Option("--save-baseline", help="Keep this good run's memory and speed under a name, and end.")
     ] = "",
     session: Annotated[
-        str,
-        typer.Option(
-            "--session", help="Watch a tmux session that opsctl did not start: its name, or NAME:WINDOW.PANE."
-        ),
+        str, typer.Option("--session", help="Watch a tmux session that opsctl did not start: NAME or NAME:WINDOW.PANE.")
     ] = "",
     socket: Annotated[
         str, typer.Option("--socket", help="That session's tmux socket; default: the target user's own.")
@@ -64,23 +61,13 @@ def watch(
     from opsctl.ops.pane import Pane
     from opsctl.ops.watch_state import exit_code
 
-    if run and session:
-        raise UsageError("a run and --session exclude each other", hint="leave one of them out")
-    if (socket or baseline) and not session:
-        raise UsageError(
-            "--socket and --baseline need --session beside them", hint="a run compares with the job's own `baseline:`"
-        )
-    if save_baseline and session:
-        raise UsageError("--save-baseline keeps a run's figures, not a session's", hint="leave --session out")
+    pane = Pane(session, socket, baseline=baseline)
+    _refuse(run, pane, save_baseline)
     space = workspace(config, target)
     if save_baseline:
         _save_baseline(space, run, save_baseline, as_json=as_json)
         return
-    events = (
-        _pane_events(space, Pane(session, socket, baseline=baseline), once=once)
-        if session
-        else _run_events(space, run, once=once)
-    )
+    events = _pane_events(space, pane, once=once) if session else _run_events(space, run, once=once)
     with (
         contextlib.closing(events),
         contextlib.closing(_steps(events, space.target.name, fail_fast=fail_fast)) as steps,
@@ -91,6 +78,18 @@ def watch(
             ui.say("stopped watching; the run itself goes on")
             raise
     raise typer.Exit(exit_code(state.verdict.verdict))
+
+
+def _refuse(run: str, pane: Pane, save_baseline: str) -> None:
+    """Raise UsageError for options that do not go together."""
+    if run and pane.session:
+        raise UsageError("a run and --session exclude each other", hint="leave one of them out")
+    if (pane.socket or pane.baseline) and not pane.session:
+        raise UsageError(
+            "--socket and --baseline need --session beside them", hint="a run compares with the job's own `baseline:`"
+        )
+    if save_baseline and pane.session:
+        raise UsageError("--save-baseline keeps a run's figures, not a session's", hint="leave --session out")
 
 
 def _save_baseline(space: Workspace, run: str, name: str, *, as_json: bool) -> None:
