@@ -22,6 +22,7 @@ if [ -r /etc/passwd ]; then
 fi
 USER=${n:-$u} LOGNAME=${n:-$u} HOME=${h:-${HOME:-/}} SHELL=${s:-/bin/sh} TMPDIR=${TMPDIR:-/tmp} LC_ALL=C.UTF-8
 export USER LOGNAME HOME SHELL TMPDIR LC_ALL
+cd "$HOME" 2>/dev/null || cd /
 exec "$@"
 """
 # whether a name stands for a user, in a status that nothing on the way gives: EX_NOUSER of sysexits.h

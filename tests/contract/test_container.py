@@ -23,7 +23,7 @@ import getpass, json, locale, os, sys, tempfile
 names = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LC_ALL", "PATH")
 print(json.dumps({name: os.environ.get(name) for name in names} | {
     "getuser": getpass.getuser(), "encoding": sys.getfilesystemencoding(), "uid": os.getuid(),
-    "groups": os.getgroups(), "home": os.path.expanduser("~"), "temporary": tempfile.gettempdir()}))
+    "groups": os.getgroups(), "cwd": os.getcwd(), "home": os.path.expanduser("~"), "temporary": tempfile.gettempdir()}))
 """
 
 
@@ -39,7 +39,7 @@ def _told(settings: TargetConfig) -> dict[str, Any]:
 def _check(settings: TargetConfig, name: str, folder: str) -> None:
     told = _told(settings)
     assert (told["USER"], told["LOGNAME"], told["getuser"]) == (name, name, name)
-    assert (told["HOME"], told["home"]) == (folder, folder)
+    assert (told["HOME"], told["home"], told["cwd"]) == (folder, folder, folder)
     assert (told["TMPDIR"], told["temporary"], told["LC_ALL"]) == ("/tmp", "/tmp", "C.UTF-8")
     assert told["encoding"] == "utf-8"
     assert "/usr/bin" in told["PATH"].split(":")
