@@ -204,9 +204,9 @@ class Kills:
         argv = (COMMAND, "env", "verify", "--full", "--json")
         found = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, check=False)
         site = (self.home / "envs" / "active").resolve() / "lib"
-        versions = [path.name.split("-")[1] for path in site.glob("*/site-packages/beta-*.dist-info")]
+        versions = [path.stem.split("-")[1] for path in site.glob("*/site-packages/beta-*.dist-info")]
         is_clean = found.returncode == 0 and json.loads(found.stdout)["is_clean"]
-        return versions[0].removesuffix(".dist-info") if is_clean and len(versions) == 1 else ""
+        return versions[0] if is_clean and len(versions) == 1 else ""
 
     def kill_one(self, victim: str, share: float) -> str:
         """Start a rebuild, SIGKILL its client, its uv or all of its job after this share of it; the phase it met."""
@@ -214,6 +214,8 @@ class Kills:
         client = subprocess.Popen((COMMAND, "env", "rebuild"), cwd=self.folder, stdout=-3, stderr=-3)
         while not (new := [path for path in self.home.glob("runs/*/metrics.jsonl") if path.parent not in known]):
             threading.Event().wait(0.01)
+            if client.poll() is not None:
+                raise SystemExit(f"a rebuild ended with {client.returncode} before it began")
         (metrics,) = new
         threading.Event().wait(share * self.build_s)  # any point will do
         if victim == "client":
