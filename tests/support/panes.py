@@ -18,8 +18,8 @@ class ForeignSession:
     def __init__(self, socket: Path, columns: int, rows: int) -> None:
         self.socket = str(socket)
         self.name = "train"
-        size = ("-x", str(columns), "-y", str(rows))
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-s", self.name, *size, "env PS1='$ ' bash --norc")
+        place = ("-x", str(columns), "-y", str(rows), "-c", str(socket.parent))
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-s", self.name, *place, "env PS1='$ ' bash --norc")
 
     def tmux(self, *words: str) -> str:
         argv = ("tmux", "-S", self.socket, *words)
