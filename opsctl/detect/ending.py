@@ -211,6 +211,9 @@ def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
     if end.exit_code is None and not state.progress.num_rows:
         text = "the process is gone; there is no status, and the log shows neither a step nor a failure"
         return Opinion("unknown", "cause_unknown", 0.3, (text,))
+    if end.is_tail_unseen and end.exit_code is None and signal is None:
+        text = "the terminal closed with the job: neither its status nor what it printed last was seen"
+        return Opinion("unknown", "cause_unknown", 0.4, (text, *state.last_rows[-1:]))
     told = (*_status(end), *state.last_rows[-3:])
     return Opinion("crashed", "cause_unknown", 0.6, told)
 

@@ -94,6 +94,7 @@ class End:
     stop_requested: bool = False
     oom_killed: bool | None = None  # a cgroup record said so; None = unreadable
     checkpoint: str = ""  # what the job's own result names; "" = nothing
+    is_tail_unseen: bool = False  # the terminal closed with the job: what it printed last was not seen
 
 
 Event = typing.Union[Line, Sample, Tick, End]

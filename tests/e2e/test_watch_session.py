@@ -129,11 +129,26 @@ def test_an_earlier_crash_in_the_same_pane_is_not_the_running_jobs(
 @pytest.mark.usefixtures("runs")
 def test_a_session_that_closes_with_its_job_ends_the_watch(foreign: Foreign, watch: Callable[..., Watch]) -> None:
     session = foreign()
-    session.type("exec", sys.executable, str(JOBS / "steps.py"), "--steps", "100", "--step-s", "0.05")
+    job = shlex.join((sys.executable, str(JOBS / "steps.py"), "--steps", "100", "--step-s", "0.05"))
+    session.type("exec", "sh", "-c", f"{job}; read word")  # so that its last words are still seen
     seen = watch(*session.words())
-    seen.wait_for("verdict", verdict="healthy")
+    until(lambda: "training finished" in _rows(seen), 30)
+    session.type("leave")
     assert seen.ended() == 0
     assert seen.rows("verdict")[-1]["verdict"] == "finished"
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_session_that_closes_over_its_jobs_last_words_is_no_crash(
+    foreign: Foreign, watch: Callable[..., Watch], wide: tuple[str, ...]
+) -> None:
+    session = foreign()
+    session.type("exec", *wide)
+    seen = watch(*session.words())
+    seen.wait_for("verdict", verdict="healthy")
+    session.tmux("kill-session", "-t", session.name)
+    assert seen.ended() == 4
+    assert "terminal closed" in seen.rows("verdict")[-1]["evidence"][0]
 
 
 @pytest.mark.usefixtures("runs")

@@ -141,13 +141,14 @@ class PaneWatch:
             self._loop.stop()
             return
         is_alive = self._job.look(self._info.pid)  # asked first: all that it wrote is then on the screen
+        is_gone = False
         try:
             self._info = self._pane.info()
             self._read()
         except PaneGone:
-            is_alive = False
-        if not is_alive or self._info.is_dead:
-            self._finish(End(time.time(), self._info.exit_code, self._info.signal))
+            is_gone = True
+        if is_gone or not is_alive or self._info.is_dead:
+            self._finish(End(time.time(), self._info.exit_code, self._info.signal, is_tail_unseen=is_gone))
             self._loop.stop()
 
     def _read(self) -> None:
