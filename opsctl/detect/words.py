@@ -15,7 +15,7 @@ MENTION_DISCOUNT = 30  # below an exception, whatever its words
 PASSING_DISCOUNT = 15
 EXCEPTION_WEIGHT = 33  # as a timeout's or a lost peer's: the earliest of them is the cause
 CACHE_WEIGHT = 62
-MAX_TEXT = 400
+MAX_TEXT, ELLIPSIS = 400, " ..."
 SKIP_MIN, SKIP_SHARE = 4, 0.4
 OVERFLOW_MANY = 24
 FAILURES = frozenset("EFC")
@@ -85,7 +85,7 @@ class Words:
         mention = row.level in LOGGED or bool(_WARNING.search(row.text))
         hit = Hit(
             rule.name, rule.role, rule.cause, rule.weight, rule.severity, rule.advice, row.time, rows, steps,
-            row.text[:MAX_TEXT], row.start, row.end, row.rank, is_mention=mention,
+            shortened(row.text), row.start, row.end, row.rank, is_mention=mention,
             is_firm=rule.is_firm or rule.role == "echo" or row.level in FAILURES,
         )  # fmt: skip
         self._count(hit)
@@ -101,7 +101,7 @@ class Words:
         if outer is not None:
             return self._keep(replace(outer, where=trace.where), replaces=outer)
         cause, weight = _unknown_exception(trace)
-        text = f"{trace.kind}: {trace.message}".rstrip(": ")[:MAX_TEXT]
+        text = shortened(f"{trace.kind}: {trace.message}".rstrip(": "))
         hit = Hit(
             "exception", "fatal", cause, weight, "fatal", advice(cause), trace.time, rows, steps, text, trace.start,
             trace.end, trace.rank, trace.where, trace.thread, trace.is_logged or _is_outside(trace), True,
@@ -187,6 +187,19 @@ class Words:
         times = self.skipped("loss_scale_underflow", steps)
         fallen = self.scale is not None and self.scale < 1.0
         return times if fallen or times >= OVERFLOW_MANY else 0
+
+
+def shortened(text: str) -> str:
+    """`text`, or as many of its whole words as evidence may hold and an ellipsis.
+
+    >>> shortened("loss " * 100)[-13:]
+    'loss loss ...'
+    """
+    if len(text) <= MAX_TEXT:
+        return text
+    kept = text[: MAX_TEXT - len(ELLIPSIS)]
+    words = kept.rpartition(" ")[0].rstrip()
+    return (words if len(words) > MAX_TEXT // 2 else kept) + ELLIPSIS  # a word may be endless
 
 
 def _raised(hit: Hit, trace: Trace) -> Hit:
