@@ -252,9 +252,12 @@ def _lost_findings(state: State, lost: tuple[tuple[str, str], ...], time: float)
 
 
 def _severity(hit: Hit) -> str:
-    """Words in passing, which no exception and no error level go with, are worth a note and call nobody."""
+    """How grave words are when they come: nobody knows yet whether they end the run, so none is fatal.
+
+    Words in passing, which no exception and no error level go with, are worth a note and call nobody.
+    """
     is_passing = hit.role == "fatal" and (hit.is_mention or not hit.is_firm)
-    return "info" if is_passing else hit.severity
+    return "info" if is_passing else "error" if hit.severity == "fatal" else hit.severity
 
 
 def _kernel_finding(state: State, event: KernelEvent) -> tuple[Finding, ...]:

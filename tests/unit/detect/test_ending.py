@@ -187,8 +187,29 @@ def test_every_verdict_after_an_alarm_has_its_finding() -> None:
     watch.text(TRACEBACK.format("KeyError: 'x'"))
     watch.end(exit_code=1)
     assert [(finding.cause, finding.severity) for finding in watch.findings] == [
-        ("python_exception", "fatal"),
+        ("python_exception", "error"),
         ("python_exception", "fatal"),
     ]
     assert watch.findings[-1].summary.startswith("crashed")
     assert watch.verdict.since == watch.now
+
+
+def test_a_caught_exception_is_said_to_have_ended_nothing() -> None:
+    watch = Watching()
+    watch.steps(20)
+    watch.text(TRACEBACK.format("KeyError: 'x'"))
+    watch.steps(9, first=21)
+    watch.end(exit_code=0)
+    assert watch.pair == ("finished", "ok")
+    (finding,) = watch.findings
+    assert (finding.severity, finding.summary) == ("error", "an exception was raised")
+
+
+def test_long_evidence_is_cut_between_words() -> None:
+    watch = Watching()
+    watch.steps(2)
+    watch.text(TRACEBACK.format("ValueError: " + "shape " * 100))
+    watch.end(exit_code=1)
+    told = watch.verdict.evidence[0]
+    assert told.endswith(" shape ...")
+    assert len(told) <= 400
