@@ -9,20 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from opsctl.config_texts import Address, Destination, GpuName, Home, Jump, LocalPath, Name, ShmSize, UserName, Volume
 from opsctl.errors import ConfigError
+from opsctl.formats import placeholders
 
 FILE_NAME = "opsctl.yaml"
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-Name = Annotated[str, Field(pattern=NAME)]
-# a name, a uid or uid:gid: it becomes a word of its own, and must not look like an option
-UserName = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9._-]*|[0-9]+(:[0-9]+)?)$", coerce_numbers_to_str=True)]
-
-
-# words of ssh's own command line: neither may look like an option
-Destination = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\[][^\s,]*$")]
-LocalPath = Annotated[str, Field(pattern=r"^[~/]")]  # not relative: commands run in any folder
-Jump = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\[][^\s]*$")]
 
 
 # NCCL pins memory, deep stacks and many open files are common; -1 is unlimited
@@ -79,7 +70,7 @@ class TargetConfig(Section):
 
     host: HostConfig = HostConfig()
     container: ContainerConfig = ContainerConfig()
-    home: str = "~/.opsctl"
+    home: Home = "~/.opsctl"
     python: str = "python3"
     become: tuple[str, ...] = ()
 
@@ -102,11 +93,6 @@ class TargetConfig(Section):
         return value
 
 
-GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9:._-]*$", coerce_numbers_to_str=True)]
-# SOURCE:FOLDER or SOURCE:FOLDER:ro; the source is a volume's name or a folder of the host
-Volume = Annotated[str, Field(pattern=r"^[^:]+:/[^:]*(:(ro|rw))?$")]
-
-
 class DockerConfig(Section):
     """What `container build` builds, and how `container up` makes the container of a target with `docker`."""
 
@@ -116,7 +102,7 @@ class DockerConfig(Section):
     build_args: dict[str, str] = Field(default_factory=dict)
     gpus: tuple[GpuName, ...] = ("all",)
     cdi: bool = False
-    shm_size: Annotated[str, Field(pattern=r"^[0-9]+[bkmg]?$")] = "16g"
+    shm_size: ShmSize = "16g"
     ulimits: dict[Name, Annotated[int, Field(ge=-1)]] = Field(default_factory=lambda: dict(DOCKER_ULIMITS))
     volumes: tuple[Volume, ...] = ("{name}-home:/home/opsctl/.opsctl", "{name}-cache:/home/opsctl/.cache")
     ca_bundle: str | None = None
@@ -188,9 +174,27 @@ class JobConfig(Section):
     expect_compiled: bool | None = None
     baseline: Name | None = None
 
+    @model_validator(mode="after")
+    def _has_its_placeholders(self) -> JobConfig:
+        for key, texts in (
+            ("command", self.command),
+            ("prewarm", self.prewarm),
+            ("preflight", self.preflight),
+            ("environment", self.environment.values()),
+        ):
+            problem = placeholders.problem(texts, self.missing_placeholders(key))
+            if problem:
+                raise ValueError(f"{key}: {problem}")
+        return self
 
-# https, or plain http to a gateway on the target itself, which no wire carries
-Address = Annotated[str, Field(pattern=r"^(https://.*|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/.*)?)?$")]
+    def missing_placeholders(self, key: str) -> dict[str, str]:
+        """The placeholders that have no folder in the words under `key`, and what each needs."""
+        missing = {} if self.code else {"code": "`code: true`"}
+        if key == "preflight":
+            missing["cache"] = "a live cache, which a preflight leaves alone"
+        elif not (self.env or self.prewarm):
+            missing["cache"] = "`env: true` or a `prewarm` command"
+        return missing
 
 
 class NotifyConfig(Section):

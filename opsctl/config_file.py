@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,21 @@ from pydantic import BaseModel, ValidationError
 
 from opsctl.config import FILE_NAME, Config, nearest
 from opsctl.errors import ConfigError
+
+EXPLAINED = "`opsctl init --local` in an empty folder writes a file that explains every key"
+_PLAIN = {
+    "string_type": "must be text; quotes make text of a number",
+    "dict_type": "must be keys with values",
+    "model_type": "must be keys with values",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "too_short": "must not be empty",
+}
 
 
 def models_in(hint: Any) -> Iterator[type[BaseModel]]:
@@ -51,21 +67,63 @@ def _line_of(node: yaml.Node | None, location: tuple[str | int, ...]) -> int | N
 
 
 def _explain(error: Any, path: Path, root: yaml.Node | None) -> tuple[str, str]:
-    location = error["loc"]
+    location = tuple(part for part in error["loc"] if part != "[key]")  # pydantic's mark of a bad name
     line = _line_of(root, location)
     place = f"{path}:{line}" if line else str(path)
     key = ".".join(map(str, location)) or "the file"
     if error["type"] == "extra_forbidden":
         return f"{place}: unknown key {key!r}", nearest(str(location[-1]), _known_keys(location[:-1]))
     if error["type"] == "missing":
-        return f"{place}: {key!r} is missing", f"see {key!r} in opsctl.example.yaml"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{place}: {key}: {message}", "see opsctl.example.yaml for what may stand there"
+        return f"{place}: {key!r} is missing", EXPLAINED
+    return f"{place}: {key}: {_plain(error)}", EXPLAINED
+
+
+def _plain(error: Any) -> str:
+    """What is wrong, without the words of the library and of Python.
+
+    >>> _plain({"type": "tuple_type", "msg": "Input should be a valid tuple", "input": "python -m x"})
+    'must be a list of words, for example [python, -m, x]'
+    """
+    if error["type"] == "tuple_type":
+        is_text = isinstance(error["input"], str) and bool(error["input"].strip())
+        words = error["input"].split() if is_text else [error["input"]]
+        example = yaml.safe_dump(words, default_flow_style=True, width=sys.maxsize).strip()
+        return f"must be a list of words, for example {example}" if is_text else f"must be a list, such as {example}"
+    message = str(_PLAIN.get(error["type"], error["msg"]))
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def _refuse(error: ValidationError, path: Path, root: yaml.Node | None) -> ConfigError:
-    explained = [_explain(one, path, root) for one in error.errors()]
+    # unknown keys first: a key that is missing is often one of them, mistyped
+    found = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    explained = [_explain(one, path, root) for one in found]
     return ConfigError("\n".join(message for message, _ in explained), hint=explained[0][1])
+
+
+def _refuse_twice(node: yaml.Node | None, path: Path) -> None:
+    """Raise ConfigError for a key that stands twice in one section: YAML would take the last without a word."""
+    waiting, seen = [node], set()
+    while waiting:
+        here = waiting.pop()
+        if id(here) in seen:  # an alias
+            continue
+        seen.add(id(here))
+        if isinstance(here, yaml.SequenceNode):
+            waiting += here.value
+        elif isinstance(here, yaml.MappingNode):
+            waiting += [value for _, value in here.value]
+            _refuse_twice_in([key for key, _ in here.value], path)
+
+
+def _refuse_twice_in(keys: list[yaml.Node], path: Path) -> None:
+    lines: dict[str, int] = {}
+    for key in keys:
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in lines:
+            raise ConfigError(
+                f"{path}:{line}: {name!r} stands in line {lines[name]} already", hint="take one of the two out"
+            )
+        lines[name] = line
 
 
 def parse(text: str, path: Path) -> Config:
@@ -77,6 +135,7 @@ def parse(text: str, path: Path) -> Config:
         raise ConfigError(f"{path}: not valid YAML: {error}", hint="check indentation, quotes and colons") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: the file holds no settings", hint="`opsctl init --local` writes a complete one")
+    _refuse_twice(root, path)
     try:
         return Config.model_validate(data)
     except ValidationError as error:

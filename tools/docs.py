@@ -70,7 +70,7 @@ Written from `opsctl/opsctl.example.yaml` by `python -m tools.docs`. All keys wi
 {example()}```
 
 The nearest `opsctl.yaml` in the current folder or above it counts; `--config` or `OPSCTL_CONFIG` name another.
-An unknown key is an error with its line and the nearest known key (exit code 3).
+An unknown key is an error with its line and the nearest known key (exit code 3); so is a key that stands twice.
 """
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from opsctl.config import FILE_NAME, NAME, nearest
+from opsctl.config import FILE_NAME, nearest
 from opsctl.config_file import parse
+from opsctl.config_texts import NAME
 from opsctl.errors import UsageError
 from opsctl.ops.survey import FoundContainer, Survey, survey
 from opsctl.ops.workspace import build_host

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from opsctl.errors import ConfigError, UsageError
 from opsctl.ops.deploy import deploy
 from opsctl.ops.jobs import OnProgress, follow, unheard
-from opsctl.ops.train import read_secrets
+from opsctl.ops.train import check_words, read_secrets
 from opsctl.ops.workspace import Workspace, operator_name
 from opsctl.records.call import from_json, to_json
 from opsctl.records.preflight import PreflightOutcome
@@ -33,6 +33,7 @@ def preflight(
         raise ConfigError(
             f"the job {name} has no `preflight` command", hint=f"add jobs.{name}.preflight to opsctl.yaml"
         )
+    check_words(words, job, "preflight")
     secrets = read_secrets(job.secrets, os.environ)
     spec = replace(_spec(name, job, words), secret_names=tuple(secrets))
     if job.code:

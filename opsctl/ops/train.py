@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from opsctl.errors import CheckFailed, ConfigError, UsageError
+from opsctl.formats import placeholders
 from opsctl.ops import runs
 from opsctl.ops.env import steering_notes
 from opsctl.ops.workspace import Workspace, operator_name
@@ -49,6 +50,7 @@ def start(workspace: Workspace, wish: Wish, *, say: Say = lambda _: None) -> Run
     if job_name is None:
         return runs.start(workspace, _free_spec(workspace, wish), say=say)
     job = workspace.config.job(job_name)
+    check_words(wish.command, job, "command")
     secrets = read_secrets(job.secrets, os.environ)
     spec = _job_spec(workspace, wish, job_name, job)
     notes: list[str] = []
@@ -131,6 +133,13 @@ def read_secrets(references: Mapping[str, FromEnv], environment: Mapping[str, st
             hint=f"export {missing[0]}, then start the job again",
         )
     return {name: Secret(environment[one.from_env]) for name, one in references.items()}
+
+
+def check_words(words: tuple[str, ...], job: JobConfig, key: str) -> None:
+    """Raise UsageError for a placeholder that means nothing in further words for the job's `key`."""
+    problem = placeholders.problem(words, job.missing_placeholders(key))
+    if problem:
+        raise UsageError(problem, hint="see `jobs` in opsctl.yaml for what is filled in")
 
 
 def _verified_env(workspace: Workspace, job: JobConfig, *, allow_drift: bool) -> tuple[str, tuple[str, ...]]:

@@ -78,7 +78,18 @@ def test_the_example_beside_the_readme_is_the_shipped_one() -> None:
         ("docker:\n  volumes: [data]\n", 4, "docker.volumes.0", ""),
         ("docker:\n  restart: never\n", 4, "docker.restart", ""),
         ("jobs: {j: {}}\n", 3, "'jobs.j.command' is missing", ""),
-        ("notify: {webhook: 'http://x'}\n", 3, "notify.webhook", ""),
+        ("notify: {webhook: 'http://x'}\n", 3, "notify.webhook: 'http://x' is not an https address", ""),
+        ("jobs: {j: {command: python -m x}}\n", 3, "must be a list of words, for example [python, -m, x]", ""),
+        ("jobs: {j: {command: [x], gpus: 5}}\n", 3, "jobs.j.gpus: must be a list, such as [5]", ""),
+        ("jobs: {j: {command: []}}\n", 3, "jobs.j.command: must not be empty", ""),
+        ("jobs: {a b: {command: [x]}}\n", 3, "jobs.a b: 'a b' is not a name of letters", ""),
+        ("jobs: {j: {command: ['{cdoe}/x']}}\n", 3, "{cdoe} is no placeholder; did you mean {code}?", ""),
+        ("jobs: {j: {command: ['{code}'], code: false}}\n", 3, "command: '{code}': {code} needs `code: true`", ""),
+        ("jobs: {j: {command: ['{cache}'], env: false}}\n", 3, "{cache} needs `env: true` or", ""),
+        ("jobs: {j: {command: [x], preflight: ['{cache}']}}\n", 3, "preflight: '{cache}': {cache} needs", ""),
+        ("jobs: {j: {command: [x], environment: {A: '{Data}'}}}\n", 3, "did you mean {data}?", ""),
+        ("env: {keep: 1}\ndefault_target: a\n", 4, "'default_target' stands in line 1 already", "take one"),
+        ("jobs:\n  j: {command: [x]}\n  j: {command: [y]}\n", 5, "'j' stands in line 4 already", "take one"),
     ],
 )
 def test_a_bad_key_is_named_with_its_place(body: str, line: int, said: str, hint: str) -> None:
@@ -118,6 +129,22 @@ def test_a_bad_host_is_named_with_its_place(host: str, said: str, hint: str) -> 
 )
 def test_a_bad_container_is_named_with_its_place(container: str, said: str, hint: str) -> None:
     _refused(f"default_target: a\ntargets:\n  a:\n    container: {container}\n", 4, said, hint)
+
+
+def test_braces_that_are_no_placeholder_stay_as_they_are() -> None:
+    words = ["{epoch}.pt", '{"run": 1}', "{a: 1}", "{{cdoe}}", "${cdoe}", "{}", "{code}", "{cache}"]
+    assert parse(HEAD + f"jobs: {{j: {{command: {words}}}}}\n", PATH).jobs["j"].command == tuple(words)
+
+
+def test_a_mistyped_default_target_gets_the_nearest_key() -> None:
+    _refused(
+        "defualt_target: a\ntargets: {a: {}}\n", 1, "unknown key 'defualt_target'", "did you mean 'default_target'?"
+    )
+
+
+@pytest.mark.parametrize("home", ["relative/x", "~ana/x", "."])
+def test_a_home_in_the_current_folder_is_refused(home: str) -> None:
+    _refused(f"default_target: a\ntargets:\n  a:\n    home: {home}\n", 4, "is not an absolute path", "")
 
 
 def _refused(text: str, line: int, said: str, hint: str) -> None:
