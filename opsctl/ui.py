@@ -67,15 +67,22 @@ def live(renderable: RenderableType, *, rate_hz: float = 2.0) -> Iterator[Callab
         yield shown.refresh
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table; cells are plain text."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", name: int = 0) -> None:
+    """Print a table; cells are plain text.
+
+    The column number `name` holds names, which a reader copies: it stays whole, however narrow the terminal is.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(*columns, title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
+    drawn = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    cells = [[Text(cell) for cell in row] for row in rows]
+    for index, column in enumerate(columns):
+        whole = max((row[index].cell_len for row in cells), default=0) if index == name else None
+        drawn.add_column(column, no_wrap=index == name, min_width=whole)
+    for row in cells:
+        drawn.add_row(*row)
     show(drawn)
 
 

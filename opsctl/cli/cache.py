@@ -198,9 +198,9 @@ def list_(
 
 def _show(found: CacheList) -> None:
     live = ("", "live cache", "files", "size", "warmed for", "saved as", "made for")
-    ui.table(live, [_live_row(one) for one in found.live])
+    ui.table(live, [_live_row(one) for one in found.live], name=1)
     snapshots = ("", "snapshot", "files", "size", "archive", "taken", "made for")
-    ui.table(snapshots, [_snapshot_row(one) for one in found.snapshots])
+    ui.table(snapshots, [_snapshot_row(one) for one in found.snapshots], name=1)
     if not found.live and not found.snapshots:
         ui.say("nothing yet: `opsctl cache prewarm` fills the live cache")
 

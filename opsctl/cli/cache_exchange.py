@@ -88,7 +88,7 @@ def prune(
 def _show(found: PruneOutcome) -> None:
     word = "would go" if found.is_dry_run else "removed"
     rows = [_row(one, word) for one in found.removed] + [_row(one, "kept") for one in found.kept]
-    ui.table(("", "kind", "name", "size", "why"), rows)
+    ui.table(("", "kind", "name", "size", "why"), rows, name=2)
     freed_mib = sum(one.size_mib for one in found.removed)
     ui.text(f"{len(found.removed)} {word}, {freed_mib:.1f} MiB; {len(found.kept)} kept")
 

@@ -164,7 +164,7 @@ def list_(
         ui.document(found)
         return
     columns = ("", "id", "set", "python", "packages", "size", "age", "used by")
-    ui.table(columns, [row(one) for one in found])
+    ui.table(columns, [row(one) for one in found], name=1)
 
 
 @env.command()
