@@ -20,7 +20,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 OPSCTL = Path(sys.executable).with_name("opsctl")
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)  # paths stay whole in a file
 
 
 def opsctl(*words: str) -> None:
