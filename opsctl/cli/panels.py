@@ -34,7 +34,8 @@ def verdict(state: WatchState, frame: Frame, max_rows: int) -> list[Text]:
     """The verdict and, where it is not good, what it rests on and what to do."""
     found = state.shown_verdict
     rows = [_verdict_row(found, frame)]
-    if found.verdict in QUIET and not (state.status and state.status.message):
+    is_odd = found.verdict == "healthy" and bool(found.evidence)  # well, but steps have stopped or hardware complains
+    if found.verdict in QUIET and not is_odd and not (state.status and state.status.message):
         return rows
     return rows + _reasons(state, found, frame, max_rows - 1)
 

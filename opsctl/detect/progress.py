@@ -233,7 +233,7 @@ class Progress:
         hang = max(HANG_FLOOR_S, HANG_FACTOR * due)
         if now - self.last_line < STALL_FACTOR * due + STALL_EXTRA_S:
             hang = max(CHATTER_FLOOR_S, CHATTER_FACTOR * due)
-        return Silence(since, STALL_FACTOR * due + STALL_EXTRA_S, hang, self.phase or "train")
+        return Silence(since, STALL_FACTOR * due + STALL_EXTRA_S, hang, self.phase or "train", due)
 
     def slowdown(self) -> float | None:
         """Present seconds a step over what they should be: a good run's, or this run's own best; None = unknown."""

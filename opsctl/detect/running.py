@@ -35,7 +35,7 @@ def _well(state: State, silence: Silence) -> Opinion:
     if not state.progress.has_stepped:
         if cause == "ok" and stuck.was_compiling(state, silence):
             cause = "compile_warmup"
-        return Opinion("starting", cause, 0.7, told)
+        return Opinion("starting", cause, 0.7, (*told, "no step seen yet"))
     quiet = (silence.text,) if silence.is_stalled else ()
     return Opinion("healthy", cause, 0.6 if quiet else 0.9, (*told, *quiet))
 

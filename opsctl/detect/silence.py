@@ -13,6 +13,7 @@ class Silence:
     stall_s: float
     hang_s: float
     phase: str
+    due_s: float = 0.0  # the longest usual time between two progress rows, where steps are due
 
     @property
     def text(self) -> str:
@@ -29,3 +30,8 @@ class Silence:
     def is_over(self) -> bool:
         """Longer than this phase may take."""
         return self.since_s > self.hang_s
+
+    @property
+    def fade(self) -> float:
+        """How many times slower than its last figures a run is at least, once steps have stopped: 1 while they come."""
+        return max(self.since_s / self.due_s, 1.0) if self.due_s and self.is_stalled else 1.0

@@ -16,6 +16,11 @@ LEAVE_PATIENCE_S = 60.0
 BUSY_CORES, BUSY_PATIENCE_S = 0.5, 600.0  # a last evaluation or upload, perhaps
 FAILURE_WEIGHT = 20  # below it a wording is only an echo
 WORK_POWER_SHARE = 0.6
+_LOOK = (
+    "See where each process stands: the stacks-N.txt in the run's folder, `py-spy dump --pid PID`, or `opsctl train "
+    "attach`. Ranks that wait in a collective end with its name once the process group's timeout is over "
+    "(init_process_group(timeout=...)); where nothing moves, `opsctl train stop` and start from the last checkpoint."
+)
 
 
 def failed_part(state: State, silence: Silence) -> Opinion | None:
@@ -151,7 +156,7 @@ def silent_too_long(state: State, silence: Silence) -> Opinion | None:
     told = [silence.text]
     if state.processes.waiting_since is not None:
         told.append("a process waits uninterruptibly (state D): storage, network file system or driver")
-    return Opinion("hung", cause, 0.7, tuple(told))
+    return Opinion("hung", cause, 0.7, tuple(told), _LOOK if cause == "cause_unknown" else "")
 
 
 def was_compiling(state: State, silence: Silence) -> bool:

@@ -69,6 +69,7 @@ def judge(state: State) -> Verdict:
     """What all that was seen amounts to; cheap, and allowed after any event."""
     opinion = _opinion(state)
     progress = state.progress
+    fade = progress.silence(state.now).fade if state.end is None else 1.0
     return Verdict(
         opinion.verdict,
         opinion.cause,
@@ -79,8 +80,8 @@ def judge(state: State) -> Verdict:
         step=progress.step,
         num_steps=progress.num_steps,
         loss=progress.loss if progress.loss is not None and math.isfinite(progress.loss) else None,
-        tokens_per_s=progress.tokens_per_s,
-        step_s=progress.step_s,
+        tokens_per_s=progress.tokens_per_s and progress.tokens_per_s / fade,
+        step_s=progress.step_s and progress.step_s * fade,
         phase=progress.phase,
     )
 
@@ -238,7 +239,9 @@ def _hit_finding(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
     times = state.told[f"word {hit.name} {hit.cause}"]
     summary = rules.meaning(hit.cause) + (f" (seen {times} times)" if times > 1 else "")
     return [
-        Finding(hit.time, hit.cause, _severity(hit), summary, told, hit.advice, hit.rank, hit.where, hit.start, hit.end)
+        Finding(
+            hit.time, hit.cause, hit.severity_now, summary, told, hit.advice, hit.rank, hit.where, hit.start, hit.end
+        )
     ]
 
 
@@ -249,15 +252,6 @@ def _lost_findings(state: State, lost: tuple[tuple[str, str], ...], time: float)
         for cause, evidence in lost
         if state.compiling.context.compile_expected is not False and _tell(state, f"counter {cause}")
     )
-
-
-def _severity(hit: Hit) -> str:
-    """How grave words are when they come: nobody knows yet whether they end the run, so none is fatal.
-
-    Words in passing, which no exception and no error level go with, are worth a note and call nobody.
-    """
-    is_passing = hit.role == "fatal" and (hit.is_mention or not hit.is_firm)
-    return "info" if is_passing else "error" if hit.severity == "fatal" else hit.severity
 
 
 def _kernel_finding(state: State, event: KernelEvent) -> tuple[Finding, ...]:

@@ -66,6 +66,15 @@ class Hit:
             return self.weight - MENTION_DISCOUNT
         return self.weight if self.is_firm else self.weight - PASSING_DISCOUNT
 
+    @property
+    def severity_now(self) -> str:
+        """How grave it is when it comes: nobody knows yet whether it ends the run, so none is fatal.
+
+        Words in passing, which no exception and no error level go with, are worth a note and call nobody.
+        """
+        is_passing = self.role == "fatal" and (self.is_mention or not self.is_firm)
+        return "info" if is_passing else "error" if self.severity == "fatal" else self.severity
+
 
 @dataclass
 class Words:

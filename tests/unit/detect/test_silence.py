@@ -213,3 +213,28 @@ def test_a_last_evaluation_that_works_on_the_processor_gets_more_time() -> None:
     for second in range(200):
         watch.sample(after_s=1.0, states="R", cpu_s=second * 2.0)
     assert watch.pair == ("healthy", "ok")
+
+
+def test_the_rate_fades_once_steps_stop() -> None:
+    watch = Watching()
+    watch.steps(40, every_s=0.2)
+    assert watch.verdict.step_s == pytest.approx(0.2)
+    watch.ticks(28)
+    found = watch.verdict
+    assert (found.verdict, found.step_s) == ("healthy", pytest.approx(28, rel=0.05))
+    assert found.evidence[0].startswith("no step for 28 s")
+
+
+def test_silence_alone_has_the_advice_of_a_hang() -> None:
+    watch = Watching()
+    watch.steps(40, every_s=0.2)
+    watch.ticks(90)
+    assert watch.pair == ("hung", "cause_unknown")
+    assert "py-spy" in watch.verdict.advice
+    assert watch.findings[-1].summary == "hung: the reason is out of view"
+
+
+def test_a_job_without_a_step_says_so() -> None:
+    watch = Watching()
+    watch.ticks(300, every_s=10)
+    assert (watch.pair, watch.verdict.evidence) == (("starting", "ok"), ("no step seen yet",))
