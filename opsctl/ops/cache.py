@@ -11,6 +11,7 @@ from opsctl.errors import ConfigError, UsageError
 from opsctl.ops.conditions import conditions
 from opsctl.ops.deploy import deploy
 from opsctl.ops.jobs import OnProgress, follow, unheard
+from opsctl.ops.starting import starting
 from opsctl.ops.train import read_secrets
 from opsctl.ops.workspace import Workspace, operator_name
 from opsctl.records.cache import CacheList, RestoreOutcome, SnapshotOutcome, Warmed, WarmthCheck
@@ -72,7 +73,8 @@ def _start_prewarm(
     }
     values = {key: secret.reveal() for key, secret in secrets.items()}
     uploads = (json.dumps(values).encode(),) if values else ()
-    run = from_json(RunRecord, workspace.client.call(verb, request, uploads=uploads))
+    with starting(spec.name, lambda text: on_progress({"text": text})):
+        run = from_json(RunRecord, workspace.client.call(verb, request, uploads=uploads))
     on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
     return run, notes
 
@@ -104,7 +106,8 @@ def snapshot(
     workspace: Workspace, job_name: str | None = None, *, on_progress: OnProgress = unheard
 ) -> SnapshotOutcome:
     """Save the live cache that the job uses (none named: that of the active environment)."""
-    answer = workspace.client.call("cache-snapshot", {"uses_env": uses_env(workspace, job_name)})
+    with starting("cache-snapshot", lambda text: on_progress({"text": text})):
+        answer = workspace.client.call("cache-snapshot", {"uses_env": uses_env(workspace, job_name)})
     if answer["outcome"] is not None:
         return from_json(SnapshotOutcome, answer["outcome"])
     run = from_json(RunRecord, answer["run"])

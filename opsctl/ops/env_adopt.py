@@ -15,6 +15,7 @@ from opsctl.formats.lockfile import parse_lock
 from opsctl.ops.env_lock import lock
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, pinned_set
+from opsctl.ops.starting import starting
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json
 from opsctl.records.env import Adopted, AdoptedDistribution, ArchiveEntry, RestoredArchive
@@ -61,7 +62,8 @@ def adopt(workspace: Workspace, path: str, name: str | None = None, *, on_progre
     into it, DiskFull. Once the archive stands, it stays, whatever happens to the lock.
     """
     wanted = _new_set(workspace, path, name)
-    run = from_json(RunRecord, workspace.client.call("env-adopt", {"path": path})["run"])
+    with starting("env-adopt", lambda text: on_progress({"text": text})):
+        run = from_json(RunRecord, workspace.client.call("env-adopt", {"path": path})["run"])
     on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
     adopted = from_json(Adopted, follow(workspace, run, on_progress=on_progress))
     pinned, unpinned = sort(adopted.distributions)

@@ -11,6 +11,7 @@ from opsctl.errors import UsageError
 from opsctl.formats.lockfile import parse_lock, parse_options, requirement_names
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, candidates, configured_sources, sha256_of
+from opsctl.ops.starting import starting
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
 from opsctl.records.env import EnvOutcome, EnvPlan, EnvRequest
@@ -109,10 +110,11 @@ def _start(workspace: Workspace, request: EnvRequest, machine: str, *, on_progre
     local = uv_for(workspace, machine, on_progress=on_progress)
     request = replace(_with_certificates(request), tool=local.tool)
     body = {"env": to_json(request)}
-    answer = workspace.client.call("env-rebuild", body)
-    if answer["needs_tool"]:
-        bring(workspace, local, on_progress=on_progress)
+    with starting("env-rebuild", lambda text: on_progress({"text": text})):
         answer = workspace.client.call("env-rebuild", body)
+        if answer["needs_tool"]:
+            bring(workspace, local, on_progress=on_progress)
+            answer = workspace.client.call("env-rebuild", body)
     run = from_json(RunRecord, answer["run"])
     on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
     return run

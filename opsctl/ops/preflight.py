@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from opsctl.errors import ConfigError, UsageError
 from opsctl.ops.deploy import deploy
 from opsctl.ops.jobs import OnProgress, follow, unheard
+from opsctl.ops.starting import starting
 from opsctl.ops.train import check_words, read_secrets
 from opsctl.ops.workspace import Workspace, operator_name
 from opsctl.records.call import from_json, to_json
@@ -42,7 +43,8 @@ def preflight(
     values = {key: secret.reveal() for key, secret in secrets.items()}
     uploads = (json.dumps(values).encode(),) if values else ()
     request = {"spec": to_json(spec), "job": name, "uses_env": job.env}
-    run = from_json(RunRecord, workspace.client.call("preflight", request, uploads=uploads))
+    with starting(spec.name, lambda text: on_progress({"text": text})):
+        run = from_json(RunRecord, workspace.client.call("preflight", request, uploads=uploads))
     on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
     return from_json(PreflightOutcome, follow(workspace, run, on_progress=on_progress))
 

@@ -12,6 +12,7 @@ from typing import Any
 import tenacity
 
 from opsctl.errors import Disconnected, ProtocolError, TimedOut, Unreachable
+from opsctl.ops.starting import starting
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
 from opsctl.records.run import RunRecord, RunSpec, RunStatus
@@ -42,7 +43,8 @@ def start(
     def told(message: dict[str, Any]) -> None:
         say(message["text"])
 
-    return from_json(RunRecord, workspace.client.call("run-start", request, uploads=uploads, on_progress=told))
+    with starting(spec.name, say):
+        return from_json(RunRecord, workspace.client.call("run-start", request, uploads=uploads, on_progress=told))
 
 
 def listing(workspace: Workspace, *, kind: str | None = None) -> list[RunStatus]:
