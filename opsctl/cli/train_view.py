@@ -40,13 +40,19 @@ def print_verdict(found: RunStatus, *, as_json: bool) -> None:
         ui.document(status_json(found))
         return
     ui.text(f"run {found.run.run_id} is {_verdict(found)}")
-    for row in found.verdict.evidence:
+    for row in (*found.verdict.evidence, *_gap(found)):
         ui.text(f"  {row}")
 
 
 def _verdict(found: RunStatus) -> str:
     verdict = found.verdict
     return verdict.verdict if verdict.cause == "ok" else f"{verdict.verdict} ({verdict.cause})"
+
+
+def _gap(found: RunStatus) -> tuple[str, ...]:
+    """What there is to say about a log that is not whole."""
+    missing = found.exit.missing_log_bytes if found.exit else 0
+    return (f"the log is not whole: {missing} bytes of output are missing, since its disk was full",) if missing else ()
 
 
 def _time(moment: float) -> str:
@@ -61,7 +67,15 @@ def _step(found: RunStatus) -> str:
 def row(found: RunStatus) -> tuple[str, ...]:
     """One row of the list."""
     run = found.run
-    return run.run_id, run.spec.kind, found.state, _verdict(found), _step(found), _time(run.created), run.spec.operator
+    return (
+        run.run_id,
+        run.spec.kind,
+        found.state,
+        _verdict(found) + (", log not whole" if _gap(found) else ""),
+        _step(found),
+        _time(run.created),
+        run.spec.operator,
+    )
 
 
 def facts(found: RunStatus) -> list[tuple[str, str]]:
@@ -83,7 +97,7 @@ def facts(found: RunStatus) -> list[tuple[str, str]]:
         ("code", spec.code_origin),
         *(("gpu", _gpu(one)) for one in (found.sample.gpus if found.sample else ())),
         ("processes", _processes(found)),
-        *(("note", note) for note in spec.notes),
+        *(("note", note) for note in (*spec.notes, *_gap(found))),
         ("log", f"{found.log_bytes} bytes"),
         ("folder", run.folder),
     ]

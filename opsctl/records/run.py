@@ -104,6 +104,7 @@ class ExitRecord:
     attempts: tuple[Attempt, ...]
     verdict: Verdict
     log_bytes: int
+    missing_log_bytes: int = 0  # output that the log lacks, since its disk was full
     schema: int = SCHEMA
 
 

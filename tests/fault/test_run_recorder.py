@@ -124,7 +124,7 @@ def _fill(disk: Path) -> Path:
 def test_full_disk_costs_nothing_but_log(runs: Runs, opsctl: Callable[..., Any], tmp_path: Path) -> None:
     with _small_disk(runs, tmp_path / "small") as disk:
         job = (
-            "echo before; until [ -e go ]; do sleep 0.05; done; seq 1000; "
+            "echo before; until [ -e go ]; do sleep 0.05; done; seq 20000; "
             "until [ -e more ]; do sleep 0.05; done; echo after; exit 5"
         )
         run = runs.start("sh", "-c", job)
@@ -138,7 +138,11 @@ def test_full_disk_costs_nothing_but_log(runs: Runs, opsctl: Callable[..., Any],
         record = runs.ended(run)
         assert record["attempts"][0]["exit_code"] == 5
         assert record["verdict"]["verdict"] == "crashed"
+        assert record["missing_log_bytes"] > 0
+        assert f"the log is not whole: {record['missing_log_bytes']} bytes" in opsctl("train", "status").ok().out
+        assert "crashed (cause_unknown), log not whole" in opsctl("train", "list").ok().out
         until(lambda: is_gone(runs.recorder_pid(run)))
+        assert not list(runs.folder(run).glob("*.part"))
 
 
 @pytest.mark.root

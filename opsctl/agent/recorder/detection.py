@@ -40,8 +40,12 @@ def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...], pid: int, good: Baseli
 def _write_quickly(path: Path, data: bytes) -> None:
     """Whole or not at all for readers, but not safe against a power cut: it is replaced all the time."""
     part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 class Detection:

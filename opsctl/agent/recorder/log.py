@@ -21,6 +21,12 @@ class AppendFile:
         self._backlog = b""
         self.size = os.fstat(self._descriptor).st_size
         self.num_lost_bytes = 0
+        self._num_told_bytes = 0  # lost, and said so in the file
+
+    @property
+    def num_missing_bytes(self) -> int:
+        """How much of what was added is not in the file now: it waits or is lost."""
+        return self._num_told_bytes + self.num_lost_bytes + len(self._backlog)
 
     @property
     def is_behind(self) -> bool:
@@ -48,6 +54,7 @@ class AppendFile:
             self._backlog = self._write(self._backlog)
         if self.num_lost_bytes and not self._backlog:
             self._backlog = self._write(_LOST % self.num_lost_bytes)
+            self._num_told_bytes += self.num_lost_bytes
             self.num_lost_bytes = 0
 
     def _write(self, data: bytes) -> bytes:
@@ -85,6 +92,11 @@ class Log:
     def end(self) -> int:
         """The offset that the next byte gets."""
         return self._file.end
+
+    @property
+    def num_missing_bytes(self) -> int:
+        """How much of the output is not in the file; after `close` that is final."""
+        return self._file.num_missing_bytes
 
     @property
     def is_behind(self) -> bool:

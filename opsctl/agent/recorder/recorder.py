@@ -281,7 +281,8 @@ class Recorder:
 
     def _write_exit(self, deadline: float) -> None:
         """Write the record; a disk that takes nothing is asked again for a while, a folder that is gone is not."""
-        record = ExitRecord(self._record.run_id, tuple(self._attempts), self._detection.verdict, self._output.log.size)
+        log, verdict = self._output.log, self._detection.verdict
+        record = ExitRecord(self._record.run_id, tuple(self._attempts), verdict, log.size, log.num_missing_bytes)
         try:
             self._exit_file.write(record)
         except OSError as error:

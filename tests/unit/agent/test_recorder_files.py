@@ -71,6 +71,26 @@ def test_what_no_memory_could_hold_is_told(tmp_path: Path, disk: FullDisk) -> No
     assert data.endswith(b"]\nafter")
 
 
+def test_a_closed_log_knows_what_it_lacks(tmp_path: Path, disk: FullDisk) -> None:
+    log = Log(tmp_path / "log", tmp_path / "log.idx")
+    disk.room = 3
+    log.append(b"abcd", 1.0)
+    log.append(b"efgh", 2.0)
+    log.close()
+    assert (log.size, log.num_missing_bytes) == (3, 5)
+
+
+def test_a_log_knows_what_it_lost_though_space_came_back(tmp_path: Path, disk: FullDisk) -> None:
+    log = Log(tmp_path / "log", tmp_path / "log.idx")
+    disk.room = 0
+    log.append(b"x" * BACKLOG_LIMIT_BYTES, 1.0)
+    log.append(b"lost", 2.0)
+    disk.room = 10**9
+    log.retry()
+    log.close()
+    assert log.num_missing_bytes == 4
+
+
 def test_a_log_that_stands_is_added_to(tmp_path: Path) -> None:
     for text, moment in ((b"one\n", 1.0), (b"two\n", 2.5)):
         log = Log(tmp_path / "log", tmp_path / "log.idx")
