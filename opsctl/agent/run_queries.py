@@ -50,7 +50,7 @@ def is_done_waiting(found: RunStatus) -> bool:
 def wait(call: Call) -> RunStatus:
     """The status once the run is over, lost, hung or eager; raises TimedOut after `timeout_s`."""
     paths = find(call.home, call.request.get("run", ""))
-    timeout_s = call.request.get("timeout_s")
+    timeout_s = call.request.get("timeout_s")  # what is left of `asked_s`
     deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
     while True:
         found = status_of(paths)
@@ -58,7 +58,7 @@ def wait(call: Call) -> RunStatus:
             return found
         if time.monotonic() >= deadline:
             raise TimedOut(
-                f"run {found.run.run_id} is {found.verdict.verdict} after {timeout_s:g} s and goes on",
+                f"run {found.run.run_id} is {found.verdict.verdict} after {call.request['asked_s']:g} s and goes on",
                 hint="wait again, or look at it with `opsctl watch`",
             )
         time.sleep(POLL_S)

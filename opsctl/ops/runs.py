@@ -98,13 +98,16 @@ def wait(workspace: Workspace, run: str = "", *, timeout_s: float | None = None)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     run = status(workspace, run).run.run_id  # a name may mean another run after a link was lost
 
+    again = _reconnect()
+
     def ask() -> RunStatus:
         left_s = None if deadline is None else deadline - time.monotonic()
-        if left_s is not None and left_s < 0:
+        if left_s is not None and left_s < 0 and again.statistics["attempt_number"] > 1:
             raise TimedOut(f"run {run} could not be asked for its end in time", hint="the link to the target is down")
-        return from_json(RunStatus, workspace.client.call("run-wait", {"run": run, "timeout_s": left_s}))
+        request = {"run": run, "timeout_s": left_s, "asked_s": timeout_s}
+        return from_json(RunStatus, workspace.client.call("run-wait", request))
 
-    return _reconnect()(ask)
+    return again(ask)
 
 
 # --- log -------------------------------------------------------------------------------------------

@@ -95,9 +95,12 @@ def test_wait_passes_the_verdict_on(runs: Runs, opsctl: Callable[..., Any], argv
     assert opsctl("train", "wait").code == code
 
 
-def test_wait_gives_up_and_the_run_goes_on(runs: Runs, opsctl: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("limit", ["0", "0.3"])
+def test_wait_gives_up_and_the_run_goes_on(runs: Runs, opsctl: Callable[..., Any], limit: str) -> None:
     run = runs.start("sleep", "60")
-    assert opsctl("train", "wait", "--timeout", "0.3").code == 7
+    given_up = opsctl("train", "wait", "--timeout", limit)
+    assert given_up.code == 7
+    assert f"after {limit} s and goes on" in given_up.err
     assert not is_gone(runs.job_pid(run))
 
 
