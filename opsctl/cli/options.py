@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+from opsctl import ui
+from opsctl.errors import UsageError
 
 if TYPE_CHECKING:
     from opsctl.ops.workspace import Workspace
@@ -21,12 +25,23 @@ ConfigPath = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
 
 
+class Noun(TyperGroup):
+    """A group that shows its help where it is called without a command: exit code 2, as for other bad usage."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Typer's own, once there are words."""
+        if not args and not ctx.resilient_parsing:
+            ui.say(ctx.get_help())
+            raise typer.Exit(UsageError.exit_code)
+        return super().parse_args(ctx, args)
+
+
 def noun(name: str, help_text: str) -> typer.Typer:
     """A group of commands; help is plain text, so that showing it loads no renderer."""
     return typer.Typer(
         name=name,
         help=help_text,
-        no_args_is_help=True,
+        cls=Noun,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

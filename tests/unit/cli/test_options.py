@@ -1,0 +1,15 @@
+"""A noun without a command is answered with its help."""
+
+from __future__ import annotations
+
+import pytest
+
+from opsctl.cli.app import run
+
+
+@pytest.mark.parametrize("words", [[], ["env"], ["train"], ["cache"], ["container"]])
+def test_a_bare_noun_shows_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"Usage: {' '.join(['opsctl', *words])} [OPTIONS] COMMAND")
+    assert said.out == ""
