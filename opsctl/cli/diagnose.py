@@ -96,7 +96,7 @@ def diagnosis_json(found: Diagnosis, traceback: tuple[str, ...] | None) -> dict[
 
 
 def diagnosis_rows(found: Diagnosis, traceback: tuple[str, ...] | None) -> list[str]:
-    """The same for people: verdict and evidence, what to do, where it stands, when it was clear."""
+    """The same for people: verdict and evidence, what to do, where it stands, from where on it stood."""
     from opsctl.cli.gauges import clean
 
     verdict, source = found.verdict, found.source
@@ -120,11 +120,11 @@ def _progress(found: Diagnosis) -> str:
 
 
 def _when(found: Diagnosis) -> str:
-    """After what the verdict was clear, and how long that took us."""
+    """From where on the verdict stood, and how long that took us."""
     decided, many = found.decided, {"row": found.num_rows, "poll": found.num_polls}
-    by = {
-        "row": f"row {decided.number} of {many['row']}",
-        "poll": f"poll {decided.number} of {many['poll']}",
-        "kernel row": f"kernel row {decided.number}",
-    }.get(decided.kind, "the last of it")
-    return f"clear after {by}; read {found.num_rows} rows in {found.took_s:.2f} s"
+    since = {
+        "row": f"decided from row {decided.number} of {many['row']} on",
+        "poll": f"decided from poll {decided.number} of {many['poll']} on",
+        "kernel row": f"decided from kernel row {decided.number} on",
+    }.get(decided.kind, "decided only once all was read")
+    return f"{since}; read {found.num_rows} rows in {found.took_s:.2f} s"
