@@ -22,6 +22,8 @@ from opsctl.records.verdict import Finding, Verdict
 KEPT_FINDINGS = 200
 CLOSE_ROWS = 2000  # so many rows are judged one by one; of a longer log only those that brought something to light
 ENDINGS = frozenset({"finished", "stopped", "crashed"})
+_NO_RUN = "this holds no rows of a training run: no step, no phase, no failure and no end"
+_NO_RUN_ADVICE = "Name the file that holds the training's own output; --context says what else is known of it."
 _UNTOLD = "whether the process still lives was not said: "
 
 
@@ -130,7 +132,10 @@ class _Reading:
     def diagnosis(self, took_s: float) -> Diagnosis:
         verdict = watcher.judge(self._state)
         self._look(Decided("now"))
-        if self._doubt:
+        if self._doubt and (verdict.verdict, verdict.cause) == ("starting", "ok") and not _shows_a_run(self._state):
+            self._decided = Decided("now")
+            verdict = Verdict("unknown", "cause_unknown", verdict.since, 0.3, (_NO_RUN,), _NO_RUN_ADVICE)
+        elif self._doubt:
             verdict = replace(verdict, evidence=(*verdict.evidence, self._doubt))
         return Diagnosis(
             verdict,
@@ -141,6 +146,12 @@ class _Reading:
             self._decided,
             took_s,
         )
+
+
+def _shows_a_run(state: watcher.State) -> bool:
+    """Whether anything told of a training run: a progress row, known words, a phase, an exception, a GPU at work."""
+    told = state.progress.num_rows or state.progress.phase or state.words.counts
+    return bool(told or (state.gpus.utilization_pct() or 0.0) > 0.0)
 
 
 def _kind(event: Event) -> str:

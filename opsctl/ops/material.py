@@ -75,7 +75,7 @@ def read_files(
     """The material in single files; their forms are found out. Raises UsageError and ConfigError, naming the file."""
     for path in filter(None, (log, smi, dmesg, context)):
         _require(path)
-    answer = _text(smi)
+    answer = _evidence(smi)
     is_csv = answer is not None and bool(smi_rows(answer))
     known = _mapping(context) if context else {}
     return Material(
@@ -83,7 +83,7 @@ def read_files(
         guess_columns(_begin(log)) if log else 0,
         answer if is_csv else None,
         None if is_csv else answer,
-        _text(dmesg),
+        _evidence(dmesg),
         checked(known.get("context", known), context, is_strict=True) if context else {},
     )
 
@@ -161,6 +161,14 @@ def _text(path: Path | None) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _evidence(path: Path | None) -> str | None:
+    """The text of a file that must be text, since nothing else can be understood in it."""
+    text = _text(path)
+    if text is not None and "\0" in text:
+        raise UsageError(f"{path} is no text: it holds NUL bytes", hint="name what nvidia-smi or dmesg printed")
+    return text
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import ConfigError
+from opsctl.errors import ConfigError, UsageError
 from opsctl.ops.diagnose import diagnose, diagnose_case, diagnose_files
 from opsctl.ops.material import Material, guess_columns
 from opsctl.ops.material_events import stream
@@ -100,3 +100,27 @@ def test_the_width_of_a_pane_is_found_out() -> None:
     assert guess_columns(pane) == 80
     assert guess_columns(LOG.encode()) == 0
     assert guess_columns(b"") == 0
+
+
+@pytest.mark.parametrize("data", [bytes(range(256)) * 80, b"a" * 300_000, b"total 4\n-rw-r--r-- 1 root root 7 notes\n"])
+def test_what_tells_of_no_run_is_unknown(tmp_path: Path, data: bytes) -> None:
+    log = tmp_path / "file"
+    log.write_bytes(data)
+    found = diagnose_files(log).verdict
+    assert found.verdict == "unknown"
+    assert "no rows of a training run" in found.evidence[0]
+
+
+def test_a_run_that_has_only_begun_is_starting(tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", "Loading checkpoint shards:   0%|          | 0/4 [00:00<?, ?it/s]\n")
+    assert diagnose_files(log).verdict.verdict == "starting"
+    some = write(tmp_path, "some.log", "hello\n")
+    assert diagnose_files(some, context=write(tmp_path, "c.yaml", "proc: alive\n")).verdict.verdict == "starting"
+
+
+@pytest.mark.parametrize("kind", ["smi", "dmesg"])
+def test_evidence_that_is_no_text_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "bin"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(UsageError, match="no text"):
+        diagnose_files(write(tmp_path, "train.log", LOG), **{kind: path})
