@@ -12,7 +12,7 @@ from pathlib import Path
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.processes import carrying, identity, is_alive
-from opsctl.errors import UsageError
+from opsctl.errors import UsageError, ambiguous
 from opsctl.records.call import from_json
 from opsctl.records.events import Sample
 from opsctl.records.process import ProcessIdentity
@@ -127,8 +127,7 @@ def choose(runs: Sequence[RunRecord], address: str, *, is_live: Callable[[RunRec
     if len(found) == 1:
         return found[0]
     if found:
-        ids = ", ".join(run.run_id for run in found[:5])
-        raise UsageError(f"{address!r} begins the ids of {len(found)} runs", hint=ids)
+        raise ambiguous(address, [run.run_id for run in found], noun="runs")
     names = list(dict.fromkeys(run.spec.name for run in runs))
     near = difflib.get_close_matches(address, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"runs there: {', '.join(names[:10]) or 'none yet'}"

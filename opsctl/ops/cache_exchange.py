@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opsctl.errors import CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError
+from opsctl.errors import CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError, ambiguous
 from opsctl.formats.frames import CHUNK_BYTES
 from opsctl.ops.jobs import OnProgress, unheard
 from opsctl.ops.workspace import Workspace
@@ -178,7 +178,7 @@ def find(source: str) -> LocalSnapshot:
     if len(matches) == 1:
         return _read(matches[0])
     if matches:
-        raise UsageError(f"{source!r} is the beginning of {len(matches)} snapshots in {place}")
+        raise ambiguous(source, [one.name.removesuffix(_MANIFEST) for one in matches], noun=f"snapshots in {place}")
     raise UsageError(
         f"there is no file {source!r}, and no such snapshot in {place}",
         hint="`opsctl cache pull ID` from the target that has it; `opsctl cache list` shows what a target has",

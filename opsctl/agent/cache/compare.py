@@ -11,7 +11,7 @@ from opsctl.agent.cache.portable import portable_digests
 from opsctl.agent.cache.snapshots import all_snapshots, pick
 from opsctl.agent.home import Home
 from opsctl.agent.session import Call
-from opsctl.errors import CheckFailed, UsageError
+from opsctl.errors import CheckFailed, ambiguous
 from opsctl.records.cache import CacheDiff, CacheExplanation, Difference, SnapshotRecord, Warmed
 from opsctl.records.call import from_json
 
@@ -62,7 +62,7 @@ def side(home: Home, name: str, *, uses_env: bool) -> Side:
         live = LivePaths((exact or matches)[0])
         return _live_side(live, {field: str(value) for field, value in read_json(live.key).items()})
     if matches:
-        raise UsageError(f"{name!r} is the beginning of {len(matches)} live caches")
+        raise ambiguous(name, sorted(root.name for root in matches), noun="live caches")
     return _snapshot_side(pick(home, name))
 
 

@@ -9,7 +9,7 @@ from opsctl.agent.cache.key import CacheKey, differences
 from opsctl.agent.env.layout import active
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home
-from opsctl.errors import CheckFailed, UsageError
+from opsctl.errors import CheckFailed, UsageError, ambiguous
 from opsctl.records.cache import Snapshot, SnapshotRecord
 
 SUFFIXES = (".tar.zst", ".tar.gz")
@@ -82,7 +82,7 @@ def pick(home: Home, snapshot_id: str) -> SnapshotRecord:
     if exact or len(matches) == 1:
         return (exact or matches)[0]
     if matches:
-        raise UsageError(f"{snapshot_id!r} is the beginning of {len(matches)} snapshots")
+        raise ambiguous(snapshot_id, [record.snapshot_id for record in matches], noun="snapshots")
     ids = [record.snapshot_id for record in found]
     near = difflib.get_close_matches(snapshot_id, ids, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else "`opsctl cache list` shows what stands"

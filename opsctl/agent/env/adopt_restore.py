@@ -20,7 +20,7 @@ from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.session import Call
-from opsctl.errors import CheckFailed, DiskFull, UsageError
+from opsctl.errors import CheckFailed, DiskFull, UsageError, ambiguous
 from opsctl.records.env import AdoptedArchive, ArchiveEntry, RestoredArchive
 
 _SPARE_BYTES = 8 << 20
@@ -131,7 +131,7 @@ def _find(home: Home, archive_id: str) -> tuple[AdoptedArchive, Path]:
         )
         raise UsageError(f"no adopted environment {archive_id!r} on the target", hint=hint)
     if len(chosen) > 1:
-        raise UsageError(f"{archive_id!r} is the beginning of {len(chosen)} archives: {', '.join(chosen)}")
+        raise ambiguous(archive_id, chosen, noun="archives")
     record, archive = _read(home, chosen[0])
     if record is None or archive is None:
         what = "manifest" if record is None else "archive"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opsctl.agent.files import fsync_folder, read_record
 from opsctl.agent.home import Home
-from opsctl.errors import CheckFailed, UsageError
+from opsctl.errors import CheckFailed, UsageError, ambiguous
 from opsctl.records.env import EnvRecord
 
 # files of ours at the top of an environment, and uv's own lock; they are no part of what is verified
@@ -124,7 +124,7 @@ def find(home: Home, env_id: str = "") -> EnvPaths:
     near = difflib.get_close_matches(env_id, known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else "`opsctl env list` shows what stands"
     if matches:
-        raise UsageError(f"{env_id!r} is the beginning of {len(matches)} environments: {', '.join(matches)}")
+        raise ambiguous(env_id, matches, noun="environments")
     raise UsageError(f"no environment {env_id!r} on the target", hint=hint)
 
 
