@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opsctl import ui
-from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, noun, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
@@ -146,7 +146,10 @@ def _saved_text(found: SnapshotOutcome) -> str:
 @cache.command()
 def restore(
     snapshot_id: Annotated[
-        str, typer.Argument(metavar="[ID]", help="Snapshot, or its beginning; default: the newest that fits.")
+        str,
+        typer.Argument(
+            metavar="[ID]", callback=named, help="Snapshot, or its beginning; default: the newest that fits."
+        ),
     ] = "",
     replace: Annotated[
         bool, typer.Option("--replace", help="Put it in the place of a live cache that is not empty.")

@@ -8,7 +8,7 @@ import typer
 
 from opsctl import ui
 from opsctl.cli.cache import JobName
-from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +37,10 @@ def add_to(cache: typer.Typer) -> typer.Typer:
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="`live`, a live cache or a snapshot, or its beginning.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", callback=named, help="`live`, a live cache or a snapshot, or its beginning.")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", callback=named, help="The other one.")],
     job: JobName = None,
     config: ConfigPath = None,
     target: TargetName = None,
@@ -76,7 +78,9 @@ def _row(one: Difference) -> str:
 def explain(
     name: Annotated[
         str,
-        typer.Argument(metavar="[CACHE]", help="Snapshot or live cache, or its beginning; default: the likely one."),
+        typer.Argument(
+            metavar="[CACHE]", callback=named, help="Snapshot or live cache, or its beginning; default: the likely one."
+        ),
     ] = "",
     job: JobName = None,
     config: ConfigPath = None,

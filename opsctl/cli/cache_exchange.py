@@ -9,7 +9,7 @@ import typer
 
 from opsctl import ui
 from opsctl.cli.cache import Trust
-from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def add_to(cache: typer.Typer) -> typer.Typer:
 
 
 def push(
-    source: Annotated[str, typer.Argument(metavar="FILE|ID", help="Archive, manifest, or id of a pulled snapshot.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|ID", callback=named, help="Archive, manifest, or id of a pulled snapshot.")
+    ],
     trust: Trust = False,
     config: ConfigPath = None,
     target: TargetName = None,
@@ -42,7 +44,9 @@ def push(
 
 
 def pull(
-    snapshot_id: Annotated[str, typer.Argument(metavar="ID", help="Snapshot on the target, or its beginning.")],
+    snapshot_id: Annotated[
+        str, typer.Argument(metavar="ID", callback=named, help="Snapshot on the target, or its beginning.")
+    ],
     folder: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Folder of this machine; default: the store of `push ID`.")
     ] = None,

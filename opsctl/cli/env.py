@@ -9,7 +9,7 @@ import typer
 
 from opsctl import ui
 from opsctl.cli.env_view import check_text, pruned_text, row
-from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, noun, workspace
 from opsctl.cli.progress import teller
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ SetName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The pinne
 SetOrAuto = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The pinned set, or auto: the driver chooses; default: env.name.")
 ]
-EnvId = Annotated[str, typer.Argument(metavar="[ID]", help="Id of an environment, or its beginning; default: active.")]
+EnvId = Annotated[
+    str, typer.Argument(metavar="[ID]", callback=named, help="Id of an environment, or its beginning; default: active.")
+]
 
 
 @env.command()
@@ -169,7 +171,9 @@ def list_(
 
 @env.command()
 def activate(
-    env_id: Annotated[str, typer.Argument(metavar="ID", help="Id of an environment, or its beginning.")],
+    env_id: Annotated[
+        str, typer.Argument(metavar="ID", callback=named, help="Id of an environment, or its beginning.")
+    ],
     config: ConfigPath = None,
     target: TargetName = None,
     as_json: Json = False,

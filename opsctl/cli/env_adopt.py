@@ -8,7 +8,7 @@ import typer
 
 from opsctl import ui
 from opsctl.cli.env_view import adopted_text, archive_row
-from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, workspace
 from opsctl.cli.progress import teller
 
 
@@ -58,7 +58,9 @@ def archives(
 
 
 def restore(
-    archive: Annotated[str, typer.Argument(metavar="ARCHIVE", help="Id of an adopted environment, or its beginning.")],
+    archive: Annotated[
+        str, typer.Argument(metavar="ARCHIVE", callback=named, help="Id of an adopted environment, or its beginning.")
+    ],
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="Unpack here; default: where it lay.")] = "",
     config: ConfigPath = None,
     target: TargetName = None,

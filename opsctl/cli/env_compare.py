@@ -10,7 +10,7 @@ import typer
 from opsctl import ui
 from opsctl.cli.env import EnvId
 from opsctl.cli.env_view import diff_text
-from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, workspace
 from opsctl.records.call import to_json
 
 _SIDE = "A lock file, a set, the id of an environment, active, TARGET: or TARGET:ID."
@@ -24,8 +24,8 @@ def add_to(env: typer.Typer) -> typer.Typer:
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help=_SIDE)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same, of the other side.")],
+    a: Annotated[str, typer.Argument(metavar="A", callback=named, help=_SIDE)],
+    b: Annotated[str, typer.Argument(metavar="B", callback=named, help="The same, of the other side.")],
     config: ConfigPath = None,
     target: TargetName = None,
     as_json: Json = False,

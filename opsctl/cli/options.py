@@ -25,6 +25,17 @@ ConfigPath = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
 
 
+def named(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    """The argument as it is; raises UsageError for '', as of a variable that is not set: it must not mean the default.
+
+    ctx tells a word that was given from the default.
+    """
+    source = ctx.get_parameter_source(param.name or "")
+    if value == "" and source is not None and source.name == "COMMANDLINE":
+        raise UsageError("an empty word is no name and no id", hint="was a variable not set? leave it out, or give one")
+    return value
+
+
 class Noun(TyperGroup):
     """A group that shows its help where it is called without a command: exit code 2, as for other bad usage."""
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from opsctl import ui
-from opsctl.cli.options import ConfigPath, Json, TargetName, noun, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, noun, workspace
 from opsctl.cli.train_view import facts, preflight_rows, print_piece, print_verdict, record_json, row, status_json
 from opsctl.errors import UsageError
 
@@ -21,7 +21,8 @@ train = noun("train", "Start training runs, and look at, read, join, await or st
 Run = Annotated[
     str,
     typer.Argument(
-        help="Name or id of the run, or the id's beginning; default: the newest that lives, else the newest."
+        callback=named,
+        help="Name or id of the run, or the id's beginning; default: the newest that lives, else the newest.",
     ),
 ]
 

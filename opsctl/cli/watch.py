@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opsctl import ui
-from opsctl.cli.options import ConfigPath, Json, TargetName, workspace
+from opsctl.cli.options import ConfigPath, Json, TargetName, named, workspace
 from opsctl.errors import UsageError
 from opsctl.records.call import SCHEMA, to_json
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def watch(
     run: Annotated[
-        str, typer.Argument(help="Id or name of the run; default: the newest live one, else the newest.")
+        str,
+        typer.Argument(callback=named, help="Id or name of the run; default: the newest live one, else the newest."),
     ] = "",
     once: Annotated[bool, typer.Option("--once", help="Show how the run is now, and exit by its verdict.")] = False,
     fail_fast: Annotated[

@@ -13,3 +13,9 @@ def test_a_bare_noun_shows_its_help(words: list[str], capsys: pytest.CaptureFixt
     said = capsys.readouterr()
     assert said.err.startswith(f"Usage: {' '.join(['opsctl', *words])} [OPTIONS] COMMAND")
     assert said.out == ""
+
+
+@pytest.mark.parametrize("words", [["env", "activate"], ["env", "verify"], ["train", "stop"], ["watch", "--once"]])
+def test_an_empty_word_never_means_the_default(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, ""]) == 2
+    assert "an empty word is no name" in capsys.readouterr().err
