@@ -39,6 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _compile_exit_code(error)
 
 
+def _output_file(name: str) -> Path:
+    """Refuse before the work what could not be written after it."""
+    from trainer.files import output_file
+
+    try:
+        return output_file(name)
+    except (ValueError, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; key=value words may stand behind options too, which argparse alone does not allow."""
     parser = _parser()
@@ -139,7 +149,7 @@ def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = _add(commands, "prewarm", text, "prewarm configs/demo.yaml --require-warm")
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES_HELP)
-    parser.add_argument("--result", type=Path, metavar="FILE", help="write the report to this file as JSON")
+    parser.add_argument("--result", type=_output_file, metavar="FILE", help="write the report to this file as JSON")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--require-warm", action="store_true", help="exit 1 if anything had to be compiled")
     _add_nproc(parser)
@@ -191,7 +201,7 @@ def _add_preflight(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         default="auto",
         help="over steps of threads (auto: where torch needs it)",
     )
-    parser.add_argument("--result", type=Path, metavar="FILE", help="write the report to this file as JSON")
+    parser.add_argument("--result", type=_output_file, metavar="FILE", help="write the report to this file as JSON")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=_preflight)
 

@@ -19,6 +19,19 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def output_file(name: str) -> Path:
+    """The file that a user names for a document, links followed; raises ValueError for what it could not replace."""
+    path = Path(name).absolute()
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link to {path.readlink()}, which is not there")
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no regular file, and a document would replace it")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent}")
+    return path
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as a JSON document, atomically."""
     write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())

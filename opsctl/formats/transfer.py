@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from opsctl.errors import CommandFailed, DiskFull, OpsctlError, UsageError
 from opsctl.formats.frames import CHUNK_BYTES, Frame
+from opsctl.formats.output import output_place, refuse_special
 
 FILE, FOLDER, LINK, FILE_END = "file", "folder", "link", "file-end"
 _PERMISSIONS = 0o777  # setuid and the like are the receiver's to give
@@ -95,11 +96,15 @@ def inner_link(name: str, to: str) -> str:
 
 
 def landing(destination: Path, name: str, *, is_folder_meant: bool) -> Path:
-    """Where `name` comes to lie: inside a folder that stands or is meant, else at `destination` itself."""
+    """Where `name` comes to lie: inside a folder that stands or is meant, else at `destination` itself.
+
+    A link to a file is followed. Raises UsageError for a missing folder, and for what is neither file nor folder.
+    """
     path = destination / name if is_folder_meant or destination.is_dir() else destination
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", hint="make it first")
-    return path.parent.resolve() / path.name
+    path = path.parent.resolve() / path.name
+    return path if path.is_dir() else output_place(path)
 
 
 def safe_name(name: str) -> PurePosixPath:
@@ -192,6 +197,7 @@ class Writer:
 
     def _link(self, name: str, to: str) -> None:
         place = self._place(name)
+        refuse_special(place)
         part = _part_of(place)
         part.symlink_to(inner_link(name, to))
         part.replace(place)
@@ -207,6 +213,7 @@ class _PartFile:
     def __init__(self, place: Path, mode: int) -> None:
         if place.is_dir():
             raise CommandFailed(f"{place} is a folder, and a file is to take its place")
+        refuse_special(place)
         self.place = place
         self._part = _part_of(place)
         self._state = hashlib.sha256()

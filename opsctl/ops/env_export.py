@@ -9,6 +9,7 @@ from pathlib import Path
 
 from opsctl.errors import UsageError
 from opsctl.formats.lockfile import parse_lock, parse_options
+from opsctl.formats.output import output_place
 from opsctl.ops.env import contents
 from opsctl.ops.workspace import Workspace
 from opsctl.records.env import EnvContents, Origin
@@ -27,9 +28,10 @@ class Exported:
 
 def export(workspace: Workspace, env_id: str = "", *, has_hashes: bool = False, output: Path | None = None) -> Exported:
     """The requirements of what stands in an environment ("" = the active one) now, written to `output` if given."""
+    place = output_place(output) if output is not None else None  # before anything is asked
     found = requirements(contents(workspace, env_id), has_hashes=has_hashes)
-    if output is not None:
-        _write(output, found.text)
+    if place is not None:
+        _write(place, found.text)
     return found
 
 

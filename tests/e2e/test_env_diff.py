@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +138,10 @@ def test_an_environment_whose_manifest_is_gone_is_named(envs: Envs) -> None:
     before = envs.active.name
     assert envs.rebuild()["outcome"]["is_new"]
     assert before in envs.standing(), "runs may live in it"
+
+
+def test_an_export_does_not_replace_a_fifo(envs: Envs) -> None:
+    os.mkfifo(envs.project / "fifo")
+    refused = envs.opsctl("env", "export", "-o", "fifo")
+    assert (refused.code, "fifo is a FIFO" in refused.err) == (2, True), refused.err
+    assert (envs.project / "fifo").is_fifo()

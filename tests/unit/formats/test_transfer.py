@@ -189,3 +189,31 @@ def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="cannot write"):
         write(tmp_path / "g", FOLDER)
     assert (tmp_path / "g").is_file()
+
+
+def test_a_fifo_is_not_replaced(there: Path) -> None:
+    os.mkfifo(there / "fifo")
+    (there / "link").symlink_to("fifo")
+    for name in ("fifo", "link"):
+        with pytest.raises(UsageError, match=f"{there}/fifo is a FIFO"):
+            landing(there / name, "new", is_folder_meant=False)
+    for entry in ([*file("fifo")], [{"type": "link", "path": "fifo", "to": "x"}]):
+        with pytest.raises(UsageError, match=f"{there}/fifo is a FIFO"):
+            write(there, FOLDER, *entry)
+    assert (there / "fifo").is_fifo()
+    assert sorted(os.listdir(there)) == ["fifo", "link"]
+
+
+def test_a_link_to_a_file_is_written_through(there: Path) -> None:
+    (there / "file").write_bytes(b"old")
+    (there / "link").symlink_to("file")
+    write(landing(there / "link", "new", is_folder_meant=False), *file(""))
+    assert (there / "link").is_symlink()
+    assert (there / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("to", ["nowhere", "link"])
+def test_a_link_to_nothing_is_told(there: Path, to: str) -> None:
+    (there / "link").symlink_to(to)
+    with pytest.raises(UsageError, match=f"link is a link to {to}: "):
+        landing(there / "link", "new", is_folder_meant=False)
