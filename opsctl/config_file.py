@@ -155,8 +155,20 @@ def find(start: Path) -> Path:
 
 def load(path: Path) -> Config:
     """The configuration in the file at `path`."""
+    return parse(read(path, hint="check the path given by --config"), path)
+
+
+def read(path: Path, *, hint: str = "check its owner and mode") -> str:
+    """The text of a file that configures opsctl; raises ConfigError, with `hint` where it cannot be read at all."""
     try:
-        text = path.read_text()
+        data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="check the path given by --config") from None
-    return parse(text, path)
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{path}:{line}: byte {error.start + 1} of the file, 0x{data[error.start]:02x}, is not UTF-8",
+            hint="save the file as UTF-8",
+        ) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from opsctl.config_file import read
 from opsctl.errors import CommandFailed, UsageError
 from opsctl.formats.lockfile import parse_lock
 from opsctl.ops.env_lock import lock
@@ -76,7 +77,7 @@ def adopt(workspace: Workspace, path: str, name: str | None = None, *, on_progre
             f" {error.message}",
             hint=f"`opsctl env lock {wanted.name}` tries again; {error.hint}",
         ) from None
-    pins = parse_lock(wanted.lock.read_text(), label=str(wanted.lock)) if wanted.lock.is_file() else ()
+    pins = parse_lock(read(wanted.lock), label=str(wanted.lock)) if wanted.lock.is_file() else ()
     lock_path = str(wanted.lock) if pins else ""
     return AdoptedSet(adopted, str(wanted.wanted), lock_path, len(pins), unpinned, changed_by_hand(adopted))
 
@@ -102,8 +103,6 @@ def _new_set(workspace: Workspace, path: str, name: str | None) -> PinnedSet:
     for file in (wanted.wanted, wanted.lock):
         if file.exists():
             raise UsageError(f"{file} exists; nothing was changed", hint="`--name` gives the set another name")
-    if not wanted.folder.is_dir():
-        wanted.folder.mkdir(parents=True)
     return wanted
 
 
@@ -115,6 +114,7 @@ def _lock(
     unpinned: tuple[Unpinned, ...],
 ) -> tuple[Unpinned, ...]:
     """Write set and lock; what no index offers in that very version joins the unpinned."""
+    wanted.folder.mkdir(parents=True, exist_ok=True)  # not before: what fails earlier leaves no empty folder
     while True:
         _write(wanted.wanted, set_text(adopted, pinned, unpinned, target=workspace.target.name))
         if not pinned:
@@ -139,7 +139,7 @@ def _lock(
 
 def _other_files(wanted: PinnedSet, pinned: Iterable[AdoptedDistribution]) -> dict[str, Unpinned]:
     """Local wheels whose hash is not among those that the index offers for their version."""
-    hashes = {pin.name: set(pin.hashes) for pin in parse_lock(wanted.lock.read_text(), label=str(wanted.lock))}
+    hashes = {pin.name: set(pin.hashes) for pin in parse_lock(read(wanted.lock), label=str(wanted.lock))}
     return {
         one.name: Unpinned(
             one.name,

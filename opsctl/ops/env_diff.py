@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from opsctl.config_file import read
 from opsctl.errors import ConfigError
 from opsctl.formats.lockfile import Pin, parse_lock, parse_options
 from opsctl.ops.env import contents
@@ -73,7 +74,7 @@ def _side(workspace: Workspace, text: str) -> Side:
     if not path.is_file() and (known := pinned_set(workspace, text).lock if "/" not in text else path).is_file():
         path = known
     if path.is_file():
-        return of_lock(path.read_text(), label=str(path))
+        return of_lock(read(path), label=str(path))
     if path.suffix == ".lock" or "/" in text:
         raise ConfigError(f"{text} is not there", hint="`opsctl env lock NAME` writes a lock")
     return of_env(contents(workspace, _id(text), has_files=True))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.config_file import read
 from opsctl.errors import ConfigError, UsageError
 from opsctl.formats.lockfile import LockChanges, SetOptions, changes, parse_lock, parse_options, requirement_names
 from opsctl.formats.sources import failure, masked, source_variables, uv_environment
@@ -41,7 +42,7 @@ def lock(
         raise ConfigError(
             f"{wanted.wanted}: the set names no Python", hint="add a row such as `# opsctl: python = 3.11`"
         )
-    old = wanted.lock.read_text() if wanted.lock.is_file() else ""
+    old = read(wanted.lock) if wanted.lock.is_file() else ""
     before = parse_lock(old, label=str(wanted.lock)) if old else ()
     _refuse_unknown(upgrade, {pin.name for pin in before} | set(requirement_names(text)), wanted)
     with _part(wanted, old) as part:

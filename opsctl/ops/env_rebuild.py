@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opsctl.config_file import read
 from opsctl.errors import UsageError
 from opsctl.formats.lockfile import parse_lock, parse_options, requirement_names
 from opsctl.ops.jobs import OnProgress, follow, unheard
@@ -74,14 +75,14 @@ def _direct(wanted: PinnedSet) -> tuple[str, ...]:
     """The distributions whose import proves the environment; () where only the lock can tell."""
     if not wanted.wanted.is_file():
         return ()
-    text = wanted.wanted.read_text()
+    text = read(wanted.wanted)
     return parse_options(text, label=str(wanted.wanted)).direct or requirement_names(text)
 
 
 def _stale_note(wanted: PinnedSet, lock: str) -> tuple[str, ...]:
     """A sentence where NAME.in was changed after it was locked."""
     locked = parse_options(lock, label=str(wanted.lock)).set_sha256
-    if not locked or not wanted.wanted.is_file() or sha256_of(wanted.wanted.read_text()) == locked:
+    if not locked or not wanted.wanted.is_file() or sha256_of(read(wanted.wanted)) == locked:
         return ()
     return (f"{wanted.wanted.name} was changed since it was locked: `opsctl env lock {wanted.name}` takes it up",)
 

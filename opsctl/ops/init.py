@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from opsctl.config import FILE_NAME, nearest
-from opsctl.config_file import parse
+from opsctl.config_file import load, parse
 from opsctl.config_texts import NAME
 from opsctl.errors import UsageError
 from opsctl.ops.survey import FoundContainer, Survey, survey
@@ -67,7 +67,7 @@ def init_remote(folder: Path, host: dict[str, Any], container: dict[str, Any]) -
 def _write(folder: Path, text: str) -> tuple[Path, bool]:
     path = folder / FILE_NAME
     if path.exists():
-        parse(path.read_text(), path)
+        load(path)
         return path, False
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="run init in your project's folder")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.config import EnvConfig, nearest
+from opsctl.config_file import read
 from opsctl.errors import ConfigError
 from opsctl.formats.drivers import AUTO
 from opsctl.formats.sources import with_environment
@@ -36,18 +37,26 @@ class PinnedSet:
     def wanted_text(self) -> str:
         """What NAME.in says; raises ConfigError naming the sets that are there."""
         if self.wanted.is_file():
-            return self.wanted.read_text()
-        known = [path.stem for path in sorted(self.folder.glob("*.in"))]
-        raise ConfigError(f"no set {self.name!r}: {self.wanted} is not there", hint=nearest(self.name, known))
+            return read(self.wanted)
+        raise ConfigError(f"no set {self.name!r}: {self.wanted} is not there", hint=self._way_on("*.in"))
 
     def lock_text(self) -> str:
         """What NAME.lock says; raises ConfigError naming the command that writes it, or the nearest set."""
         if self.lock.is_file():
-            return self.lock.read_text()
+            return read(self.lock)
         if self.wanted.is_file():
             raise ConfigError(f"{self.lock} is not there", hint=f"`opsctl env lock {self.name}` writes it")
-        known = [path.stem for path in sorted(self.folder.glob("*.lock"))]
-        raise ConfigError(f"no set {self.name!r}: {self.lock} is not there", hint=nearest(self.name, known))
+        raise ConfigError(f"no set {self.name!r}: {self.lock} is not there", hint=self._way_on("*.lock", "*.in"))
+
+    def _way_on(self, *kinds: str) -> str:
+        known = sorted({path.stem for kind in kinds for path in self.folder.glob(kind)})
+        return nearest(self.name, known) if known else first_set(self.folder.name, self.name)
+
+
+def first_set(folder: str, name: str) -> str:
+    """How a project without any set gets one."""
+    wanted = f"{folder}/{name}.in"
+    return f"write {wanted}, a row `# opsctl: python = 3.11`, then a requirement a row; then `opsctl env lock {name}`"
 
 
 def pinned_set(workspace: Workspace, name: str | None) -> PinnedSet:
@@ -57,7 +66,8 @@ def pinned_set(workspace: Workspace, name: str | None) -> PinnedSet:
     if chosen == AUTO:
         known = ", ".join(path.stem for path in sorted((workspace.folder / settings.dir).glob("*.in")))
         raise ConfigError(
-            "env.name is auto: the driver chooses the set, and only `env rebuild` asks it", hint=f"name one of: {known}"
+            "env.name is auto: the driver chooses the set, and only `env rebuild` asks it",
+            hint=f"name one of: {known}" if known else first_set(settings.dir, "NAME"),
         )
     return PinnedSet(chosen, workspace.folder / settings.dir)
 
@@ -70,8 +80,20 @@ def candidates(workspace: Workspace, name: str | None) -> tuple[PinnedSet, ...]:
     folder = workspace.folder / settings.dir
     found = tuple(PinnedSet(path.stem, folder) for path in sorted(folder.glob("*.lock")))
     if not found:
-        raise ConfigError(f"no set is locked in {folder}", hint="`opsctl env lock NAME` writes env/NAME.lock")
+        wanted = any(folder.glob("*.in"))
+        hint = "`opsctl env lock NAME` writes NAME.lock" if wanted else first_set(settings.dir, "NAME")
+        raise ConfigError(f"no set is locked in {folder}", hint=hint)
     return found
+
+
+def what_is_missing(workspace: Workspace) -> str:
+    """What to do before `env rebuild` can build the configured set; "" where it is locked."""
+    try:
+        for one in candidates(workspace, None):
+            one.lock_text()
+    except ConfigError as error:
+        return error.hint
+    return ""
 
 
 def sha256_of(text: str) -> str:

@@ -13,6 +13,7 @@ from opsctl.config import Config, HostConfig, Section
 from opsctl.config_file import find, load, models_in, parse
 from opsctl.errors import ConfigError
 from opsctl.ops.init import example
+from opsctl.ops.sets import PinnedSet
 
 HEAD = "default_target: a\ntargets: {a: {}}\n"
 PATH = Path("opsctl.yaml")
@@ -182,3 +183,13 @@ def test_the_nearest_file_upwards_is_found(tmp_path: Path) -> None:
     assert load(find(inner)).default_target == "a"
     with pytest.raises(ConfigError):
         find(Path("/proc"))
+
+
+@pytest.mark.parametrize("name", ["opsctl.yaml", "env/a.in"])
+def test_a_file_that_is_no_utf8_is_named_with_the_byte(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"a: 1\nb: \xe4\n")
+    with pytest.raises(ConfigError, match=f"{path}:2: byte 9 of the file, 0xe4, is not UTF-8") as refused:
+        load(path) if name == "opsctl.yaml" else PinnedSet("a", path.parent).wanted_text()
+    assert refused.value.hint == "save the file as UTF-8"
