@@ -14,6 +14,7 @@ from opsctl.records.call import SCHEMA, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import Progress
 
 
 def console() -> Console:
@@ -90,6 +91,20 @@ def say(message: str) -> None:
     """Tell the person at the terminal something that is not data."""
     sys.stderr.write(message + "\n")
     sys.stderr.flush()
+
+
+def is_talk_screen() -> bool:
+    """Whether stderr is a terminal that can be drawn on."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+def byte_bar() -> Progress:
+    """A bar on stderr for bytes done of all, gone once it is stopped."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def error(problem: OpsctlError, *, as_json: bool) -> None:

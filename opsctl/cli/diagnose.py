@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 
 from opsctl import ui
 from opsctl.cli.options import Json
+from opsctl.cli.progress import reading
 from opsctl.errors import UsageError
 from opsctl.records.call import to_json
 
@@ -55,7 +57,11 @@ def diagnose(
     with tempfile.NamedTemporaryFile(prefix="opsctl-diagnose-") as spool:
         material = _material(path, smi, dmesg, context, Path(spool.name))
         is_run = path is not None and recorded_run.is_run(path)
-        found = ops.diagnose_run(path) if path is not None and is_run else ops.diagnose(material)
+        with reading(f"diagnose {path.name or path}" if path else "diagnose") as tell:
+            if path is not None and is_run:
+                found = ops.diagnose_run(path, on_read=tell)
+            else:
+                found = ops.diagnose(replace(material, on_read=tell))
         rows = _traceback(material, found) if traceback else None
     if as_json:
         ui.document(diagnosis_json(found, rows))

@@ -14,7 +14,7 @@ from opsctl.detect import watcher
 from opsctl.detect.source import Source, source_of
 from opsctl.errors import UsageError
 from opsctl.ops import recorded_run
-from opsctl.ops.material import Cut, Material, read_case, read_files
+from opsctl.ops.material import Cut, Material, OnRead, read_case, read_files
 from opsctl.ops.material_events import context_of, stream
 from opsctl.records.events import End, Event, Line, Sample, Tick
 from opsctl.records.verdict import Finding, Verdict
@@ -81,12 +81,12 @@ def diagnose(material: Material, *, cut: Cut | None = None) -> Diagnosis:
     return reading.diagnosis(time.perf_counter() - began)
 
 
-def diagnose_run(folder: Path) -> Diagnosis:
+def diagnose_run(folder: Path, *, on_read: OnRead) -> Diagnosis:
     """The diagnosis of a run's own folder: what its recorder saw, judged again; raises ConfigError for a broken one."""
     began = time.perf_counter()
     run = recorded_run.record_of(folder)
     reading = _Reading(watcher.start(recorded_run.context_of(run), run.created))
-    for event in recorded_run.events(folder):
+    for event in recorded_run.events(folder, on_read=on_read):
         reading.read(event)
     return reading.diagnosis(time.perf_counter() - began)
 

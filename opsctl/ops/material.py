@@ -31,6 +31,7 @@ _LISTS = frozenset({"gpus", "gpu_bus_ids"})
 KEYS = _NUMBERS | _FLAGS | _LIVES | _WORDS | _LISTS
 
 Cut = Callable[[bytes], Iterable[bytes]]
+OnRead = Callable[[int, int], None]  # told how many bytes of all were read; begins anew where a log is read twice
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,16 @@ class Material:
     smi_text: str | None = None
     dmesg: str | None = None
     context: dict[str, Any] = field(default_factory=dict)
+    on_read: OnRead = field(default=lambda done, total: None, compare=False)
 
     def pieces(self, cut: Cut | None = None) -> Iterator[bytes]:
         """The log in pieces; `cut` says into which."""
         if isinstance(self.log, Path):
+            size = self.log.stat().st_size
             with self.log.open("rb") as file:
                 while data := file.read(_CHUNK_BYTES):
                     yield from cut(data) if cut else (data,)
+                    self.on_read(file.tell(), size)
         elif self.log is not None:
             yield from cut(self.log) if cut else (self.log,)
 

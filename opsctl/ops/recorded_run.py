@@ -10,6 +10,7 @@ from typing import Any
 
 from opsctl.detect import lines, watcher
 from opsctl.errors import ConfigError
+from opsctl.ops.material import OnRead
 from opsctl.records.call import from_json
 from opsctl.records.events import End, Event, Line, Sample, Tick
 from opsctl.records.run import ExitRecord, RunRecord
@@ -36,9 +37,9 @@ def context_of(run: RunRecord) -> watcher.Context:
     return watcher.Context(compile_expected=spec.expect_compiled, gpus=spec.gpus, gpu_uuids=run.gpu_uuids, pid=pid)
 
 
-def events(folder: Path) -> Iterator[Event]:
-    """Everything in order of time, a tick for every second, and the end if there was one."""
-    streams = (_log(folder), _metrics(folder), _samples(folder))
+def events(folder: Path, *, on_read: OnRead) -> Iterator[Event]:
+    """Everything in order of time, a tick for every second, and the end; `on_read` hears how far the log was read."""
+    streams = (_log(folder, on_read), _metrics(folder), _samples(folder))
     last = record_of(folder).created
     for event in heapq.merge(*streams, key=lambda event: event.time):
         while event.time - last > TICK_S:
@@ -49,16 +50,18 @@ def events(folder: Path) -> Iterator[Event]:
     yield from _end(folder)
 
 
-def _log(folder: Path) -> Iterator[Event]:
+def _log(folder: Path, on_read: OnRead) -> Iterator[Event]:
     """The rows of the log at the times in its index."""
     marks = _marks(folder / "train.log.idx")
     state = lines.LineState()
     path = folder / "train.log"
+    size = path.stat().st_size
     with path.open("rb") as file:
-        for (start, time), (stop, _) in zip(marks, [*marks[1:], (path.stat().st_size, 0.0)], strict=True):
+        for (start, time), (stop, _) in zip(marks, [*marks[1:], (size, 0.0)], strict=True):
             file.seek(start)
             state, rows = lines.split(state, file.read(stop - start), time)
             yield from rows
+            on_read(stop, size)
     if marks:
         yield from lines.flush(state, marks[-1][1])[1]
 
