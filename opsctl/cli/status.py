@@ -22,11 +22,13 @@ def status(config: ConfigPath = None, target: TargetName = None, as_json: Json =
 
     Example: opsctl status
     """
+    from opsctl.ops.sets import what_is_missing
     from opsctl.ops.status import next_steps
     from opsctl.ops.status import status as look_at_all
 
     space = workspace(config, target)
-    found = [(one, next_steps(one, space.config)) for one in look_at_all(space, only=target)]
+    missing = what_is_missing(space)
+    found = [(one, next_steps(one, space.config, missing_set=missing)) for one in look_at_all(space, only=target)]
     if as_json:
         ui.document({"targets": [target_json(one, steps) for one, steps in found]})
     else:

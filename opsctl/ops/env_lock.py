@@ -47,6 +47,10 @@ def lock(
     _refuse_unknown(upgrade, {pin.name for pin in before} | set(requirement_names(text)), wanted)
     with _part(wanted, old) as part:
         _resolve(workspace, wanted, options, part, upgrade=upgrade, upgrade_all=upgrade_all)
+        if not requirement_names(part.read_text()):
+            raise ConfigError(
+                f"{wanted.wanted}: the set wants nothing", hint="add a requirement a row, such as `numpy`"
+            )
         new = _header(wanted, options, text) + part.read_text()
         after = parse_lock(new, label=str(part))
         part.write_text(new)

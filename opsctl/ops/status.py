@@ -74,12 +74,15 @@ def live_first(listed: Iterable[RunStatus]) -> tuple[RunStatus, ...]:
     return tuple(sorted(listed, key=lambda one: (one.state not in LIVE_STATES, -one.run.created)))
 
 
-def next_steps(found: TargetStatus, config: Config) -> list[str]:
-    """What helps most now, as sentences with a command each; the first is the most urgent."""
-    return list(_next_steps(found, config)) if found.reach_s is not None and not found.problem else []
+def next_steps(found: TargetStatus, config: Config, *, missing_set: str = "") -> list[str]:
+    """What helps most now, as sentences with a command each; the first is the most urgent.
+
+    `missing_set` says what must be done before an environment can be built.
+    """
+    return list(_next_steps(found, config, missing_set)) if found.reach_s is not None and not found.problem else []
 
 
-def _next_steps(found: TargetStatus, config: Config) -> Iterator[str]:
+def _next_steps(found: TargetStatus, config: Config, missing_set: str) -> Iterator[str]:
     live = [one for one in found.runs if one.state in LIVE_STATES]
     ended = [one for one in found.runs if one.run.spec.kind == "train" and one.state not in LIVE_STATES]
     if live:
@@ -87,12 +90,14 @@ def _next_steps(found: TargetStatus, config: Config) -> Iterator[str]:
     elif ended and ended[0].verdict.verdict in ("crashed", "unknown"):
         yield f"`opsctl watch --once {ended[0].run.run_id}` tells why it ended"
     if not found.active_env:
-        yield "`opsctl env rebuild` builds the environment"
+        yield f"for an environment: {missing_set}" if missing_set else "`opsctl env rebuild` builds the environment"
     elif found.env_check and not found.env_check.is_clean:
         yield "`opsctl env verify` lists what differs; `opsctl env rebuild` builds it anew"
     yield from _cache_steps(found, config)
     if not live and not ended:
-        yield f"`opsctl train start {next(iter(config.jobs), '-- COMMAND')}` starts a run"
+        jobs = (name for name, job in config.jobs.items() if found.active_env or not job.env)
+        without = "" if found.active_env else ", which needs no environment"
+        yield f"`opsctl train start {next(jobs, '-- COMMAND')}` starts a run{without}"
 
 
 def _cache_steps(found: TargetStatus, config: Config) -> Iterator[str]:

@@ -115,7 +115,10 @@ def find(home: Home, env_id: str = "") -> EnvPaths:
     if not env_id:
         found = active(home)
         if found is None:
-            raise CheckFailed("no environment is active on the target", hint="`opsctl env rebuild` builds one")
+            raise CheckFailed(
+                "no environment is active on the target",
+                hint="`opsctl env rebuild` builds one; a command after `train start --` needs none",
+            )
         return found
     known = [paths.env_id for paths, _ in standing(home)]
     matches = [name for name in known if name.startswith(env_id)]

@@ -42,6 +42,9 @@ def test_each_state_of_a_target_has_its_next_step() -> None:
     drifted = replace(saved, env_check=replace(REACHED.env_check, drifts=(Drift("edited", "torch", "x.py"),)))
     assert next_steps(TargetStatus("here", "here"), CONFIG) == []
     assert "env rebuild" in next_steps(replace(REACHED, envs=(), env_check=None), CONFIG)[0]
+    bare = next_steps(replace(REACHED, envs=(), env_check=None), CONFIG, missing_set="write env/cpu.in")
+    assert bare[0] == "for an environment: write env/cpu.in"
+    assert "`opsctl train start -- COMMAND` starts a run, which needs no environment" in bare
     assert "env verify" in next_steps(drifted, CONFIG)[0]
     assert "cache prewarm drafter" in next_steps(REACHED, CONFIG)[0]
     assert "cache restore" in next_steps(replace(REACHED, caches=CacheList((), (SNAPSHOT,))), CONFIG)[0]
