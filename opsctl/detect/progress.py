@@ -75,7 +75,9 @@ class Progress:
 
     def hear(self, time: float) -> None:
         """Any row of output."""
-        self.last_line, self.has_output = max(self.last_line, time), True
+        self.has_output = True
+        if time > self.last_line:  # not max(): a log has millions of rows
+            self.last_line = time
 
     def act(self, time: float) -> None:
         """A sign of life other than a step: processor time in a phase without steps."""

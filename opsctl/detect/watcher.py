@@ -47,10 +47,11 @@ def start(context: Context, time: float) -> State:
 
 def observe(state: State, event: Event) -> tuple[State, tuple[Finding, ...]]:
     """Fold one event in; returns the same, changed state and what this event brought to light."""
-    state.now = max(state.now, event.time)
+    if event.time > state.now:
+        state.now = event.time
     state.num_events += 1
     if isinstance(event, Line):
-        return state, _line(state, event)
+        return state, _log(state, event) if event.source == "log" else _line(state, event)
     if isinstance(event, Sample):
         _sample(state, event)
         return state, ()  # what it means is said at the next tick
@@ -101,9 +102,7 @@ def _line(state: State, line: Line) -> tuple[Finding, ...]:
     if line.source == "kernel":
         event = state.kernel.observe(_looked_at(line.text), line.time, state.progress.num_rows)
         return _kernel_finding(state, event) if event is not None else ()
-    if line.source == "metrics":
-        return _metrics(state, line)
-    return _log(state, line)
+    return _metrics(state, line)
 
 
 def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
@@ -128,7 +127,9 @@ def _written(found: metrics.MetricsRow, line: Line) -> float:
 
 
 def _log(state: State, line: Line) -> tuple[Finding, ...]:
-    progress, text = state.progress, _looked_at(line.text)
+    progress, text = state.progress, line.text
+    if len(text) > MAX_LOOKED:
+        text = _looked_at(text)
     progress.hear(line.time)
     state.num_rows_seen += 1
     key = text.translate(_DIGITS)

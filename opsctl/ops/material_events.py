@@ -141,19 +141,20 @@ def _log(material: Material, last_line: float, cut: Cut | None, end: _LogEnd) ->
     since_line = float(material.context.get("since_last_line_s") or 0.0)
     gap = max(float(age) - since_line, 0.0) if age is not None else 0.0
     begin = last_line - (end.total_s or 0.0)
-    for index, row in enumerate(rows(material, cut)):
+    for index, row in enumerate(rows(material, cut, time=begin)):
         pace.is_step(row.text)
         earlier = gap if end.last_step is None or index <= end.last_step else 0.0
-        yield Line(begin + pace.at_s - earlier, *row[1:])  # quicker than _replace
+        time = begin + pace.at_s - earlier
+        yield row if time == begin else Line(time, *row[1:])  # quicker than _replace
 
 
-def rows(material: Material, cut: Cut | None = None) -> Iterator[Line]:
-    """The log's rows, with time 0."""
+def rows(material: Material, cut: Cut | None = None, *, time: float = 0.0) -> Iterator[Line]:
+    """The log's rows, all at one time."""
     state = lines.LineState(columns=material.columns)
     for piece in material.pieces(cut):
-        state, found = lines.split(state, piece, 0.0)
+        state, found = lines.split(state, piece, time)
         yield from found
-    yield from lines.flush(state, 0.0)[1]
+    yield from lines.flush(state, time)[1]
 
 
 # --- samples ---------------------------------------------------------------------------------------
