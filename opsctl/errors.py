@@ -8,7 +8,7 @@
     |  |- Unreachable           the host did not answer or refused us
     |  |- ContainerMissing      no such container, or it does not run
     |  |- Disconnected          was up, then went away in the middle
-    |- CommandFailed (5)        a step on the target failed
+    |- CommandFailed (5)        a step failed: on the target, or with a file here
     |  |- DiskFull              ... since no space is left there
     |- MissingTool (6)          a program that is needed on the target is not there
     |- TimedOut (7)
@@ -20,6 +20,7 @@ Shipped inside the agent: standard library only.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -97,14 +98,14 @@ class Disconnected(TargetError):
 
 
 class CommandFailed(OpsctlError):
-    """A step on the target ran and failed."""
+    """A step ran and failed, on the target or with a file here."""
 
     exit_code = 5
-    meaning = "a step on the target failed"
+    meaning = "a step failed: on the target, or reading or writing a file here"
 
 
 class DiskFull(CommandFailed):
-    """A step on the target failed since no space is left."""
+    """A step failed since no space is left."""
 
 
 class MissingTool(OpsctlError):
@@ -130,6 +131,25 @@ class Busy(OpsctlError):
 
 class ProtocolError(OpsctlError):
     """The agent spoke something else than this version does."""
+
+
+# what disks, limits and permissions answer; any other number may be a fault of ours
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE)
+
+
+def foreseen(error: OSError) -> OpsctlError | None:
+    """What the system refused us here, as one row that names the file; None where it may be a bug.
+
+    >>> foreseen(OSError(30, "Read-only file system", "/a/b")).message
+    'cannot use /a/b: Read-only file system'
+    """
+    name = f"cannot use {error.filename}" if error.filename else "this machine refused"
+    if error.errno in _FULL:
+        return DiskFull(f"{name}: {error.strerror}", hint="free space on this machine, then run the command again")
+    if error.errno in _REFUSED:
+        return CommandFailed(f"{name}: {error.strerror}", hint="check owner, mode and limits on this machine")
+    return None
 
 
 EXIT_MEANINGS: dict[int, str] = {

@@ -9,12 +9,29 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import CommandFailed, OpsctlError
 from opsctl.records.call import SCHEMA, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Around all that is written to stdout; raises CommandFailed if it takes no more, unless its reader left."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandFailed(f"cannot write the output: {error.strerror}") from None
+
+
+def flush() -> None:
+    """Send what stdout still holds; raises CommandFailed."""
+    with writing():
+        sys.stdout.flush()
 
 
 def console() -> Console:
@@ -29,29 +46,32 @@ def document(value: Any) -> None:
     """Print one JSON document, with its schema number."""
     body = to_json(value)
     whole = {"schema": SCHEMA, **body} if isinstance(body, dict) else {"schema": SCHEMA, "items": body}
-    sys.stdout.write(json.dumps(whole, indent=2) + "\n")
+    text(json.dumps(whole, indent=2))
 
 
 def json_line(value: Any) -> None:
     """Print one row of a JSON-lines stream, at once."""
-    sys.stdout.write(json.dumps(to_json(value), separators=(",", ":")) + "\n")
-    sys.stdout.flush()
+    text(json.dumps(to_json(value), separators=(",", ":")))
+    flush()
 
 
 def show(renderable: RenderableType) -> None:
     """Print a rich renderable, or plain text, as the command's data."""
-    console().print(renderable)
+    with writing():
+        console().print(renderable)
 
 
 def text(value: str) -> None:
     """Print plain text as the command's data, uninterpreted."""
-    sys.stdout.write(value + "\n")
+    with writing():
+        sys.stdout.write(value + "\n")
 
 
 def raw(data: bytes) -> None:
     """Pass bytes through to stdout as they are, at once."""
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    with writing():
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 def is_screen() -> bool:

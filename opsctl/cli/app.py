@@ -35,6 +35,7 @@ from opsctl.errors import (
     EXIT_TERMINATED,
     OpsctlError,
     UsageError,
+    foreseen,
 )
 from opsctl.records.call import PROTOCOL
 
@@ -86,16 +87,33 @@ def _save_bug() -> Path:
 
 
 def _bug(*, as_json: bool) -> int:
-    path = _save_bug()
+    try:
+        path = _save_bug()
+    except OSError:  # nowhere to keep it
+        traceback.print_exc()
+        path = Path(os.devnull)
     problem = OpsctlError(f"a bug in opsctl; its traceback is in {path}", hint="please report it with that file")
     ui.error(problem, as_json=as_json)
     return problem.exit_code
 
 
-def _leave_quietly() -> int:
-    """The reader of stdout is gone: point stdout elsewhere, or Python complains at exit."""
+def _drop_output() -> None:
+    """Point stdout elsewhere: what it holds cannot be written, and Python would complain of it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _leave_quietly() -> int:
+    _drop_output()
     return EXIT_READER_GONE
+
+
+def _refused(error: OpsctlError, *, as_json: bool) -> int:
+    try:
+        sys.stdout.flush()
+    except OSError:  # then that is the error itself, or matters less
+        _drop_output()
+    ui.error(error, as_json=as_json)
+    return error.exit_code
 
 
 def _wants_json(arguments: list[str]) -> bool:
@@ -108,15 +126,14 @@ def run(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
     try:
         status = app(arguments, prog_name="opsctl", standalone_mode=False)
-        sys.stdout.flush()
+        ui.flush()
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:
         problem = UsageError(error.format_message(), hint="`--help` after any command shows what it takes")
         ui.error(problem, as_json=as_json)
         return problem.exit_code
     except OpsctlError as error:
-        ui.error(error, as_json=as_json)
-        return error.exit_code
+        return _refused(error, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except Terminated:
@@ -125,12 +142,35 @@ def run(arguments: list[str]) -> int:
         return _leave_quietly()
     except SystemExit as error:  # typer's own answer to a reader that left; nothing else here exits
         return _leave_quietly() if isinstance(error.__context__, BrokenPipeError) else 1
-    except Exception:  # noqa: BLE001 - the boundary: an unforeseen error is our bug, and is kept
-        return _bug(as_json=as_json)
+    except Exception as error:  # noqa: BLE001 - the boundary: an unforeseen error is our bug, and is kept
+        refused = foreseen(error) if isinstance(error, OSError) else None
+        return _refused(refused, as_json=as_json) if refused else _bug(as_json=as_json)
+
+
+def _open_closed_streams() -> None:
+    """Give a stream that we were started without (`>&-`) a file that refuses, before another file takes its place."""
+    for descriptor, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):  # reading alone refuses our output
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest that is free is this one
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115 - they live as long as we do, and have no path
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as above
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 - as above
+
+
+def _forget_senseless_size() -> None:
+    """COLUMNS and LINES that are no positive number say nothing: neither to us nor to the libraries that draw."""
+    for name in ("COLUMNS", "LINES"):
+        value = os.environ.get(name, "1")
+        if not value.isdecimal() or int(value) == 0:
+            del os.environ[name]
 
 
 def main() -> None:
     """The `opsctl` command."""
+    _open_closed_streams()
+    _forget_senseless_size()
     signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

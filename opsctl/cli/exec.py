@@ -14,7 +14,7 @@ import typer
 
 from opsctl import ui
 from opsctl.cli.options import ConfigPath, TargetName, workspace
-from opsctl.errors import EXEC_FAULT, EXEC_TIMED_OUT, OpsctlError, TimedOut, UsageError
+from opsctl.errors import EXEC_FAULT, EXEC_TIMED_OUT, OpsctlError, TimedOut, UsageError, foreseen
 
 if TYPE_CHECKING:
     from opsctl.ops.exec import CommandInput
@@ -29,9 +29,11 @@ _Env = Annotated[
 
 
 def _pass_on(stream: str, data: bytes) -> None:
-    target = sys.stdout if stream == "stdout" else sys.stderr
-    target.buffer.write(data)
-    target.buffer.flush()
+    if stream == "stdout":
+        ui.raw(data)
+    else:
+        sys.stderr.buffer.write(data)
+        sys.stderr.buffer.flush()
 
 
 def _is_piped(descriptor: int) -> bool:
@@ -71,9 +73,13 @@ def _status(outcome: Outcome) -> int:
     return 128 + outcome.signal if outcome.signal else outcome.code or 0
 
 
-def _own_fault(error: OpsctlError) -> typer.Exit:
-    ui.error(error, as_json=False)
-    return typer.Exit(EXEC_TIMED_OUT if isinstance(error, TimedOut) else EXEC_FAULT)
+def _own_fault(error: OpsctlError | OSError) -> BaseException:
+    """The end of the call by a fault that is not the command's; what nobody foresaw stays as it is."""
+    problem = foreseen(error) if isinstance(error, OSError) and not isinstance(error, OpsctlError) else error
+    if problem is None:
+        return error
+    ui.error(problem, as_json=False)
+    return typer.Exit(EXEC_TIMED_OUT if isinstance(problem, TimedOut) else EXEC_FAULT)
 
 
 def exec_(
@@ -98,7 +104,7 @@ def exec_(
         where = workspace(config, target)
         with _forwarding(inputs):
             outcome = run(where, tuple(argv), on_output=_pass_on, inputs=inputs, timeout_s=timeout, env=env)
-    except OpsctlError as error:
+    except (OpsctlError, OSError) as error:
         raise _own_fault(error) from None
     raise typer.Exit(_status(outcome))
 
@@ -120,6 +126,6 @@ def shell(
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("shell needs a terminal", hint="`opsctl exec -- COMMAND` works without one")
         words = terminal_argv(workspace(config, target), tuple(argv or ()))
-    except OpsctlError as error:
+    except (OpsctlError, OSError) as error:
         raise _own_fault(error) from None
     os.execvp(words[0], words)

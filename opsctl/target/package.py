@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -93,12 +94,20 @@ def agent_package() -> AgentPackage:
     """The agent of this opsctl; built once for each change of its sources and kept in the user's cache."""
     members = list(_members())
     cached = user_cache_path("opsctl") / f"agent-{_key(members)}.pyz"
-    if cached.exists():
+    try:
         data = cached.read_bytes()
-    else:
+    except OSError:  # not there yet, or no cache that we may read
         data = build(members)
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        part = cached.with_name(f"{cached.name}.{os.getpid()}.part")
+        with contextlib.suppress(OSError):  # it saves time only: a full or locked home costs a build a command
+            _keep(cached, data)
+    return AgentPackage(data, hashlib.sha256(data).hexdigest())
+
+
+def _keep(cached: Path, data: bytes) -> None:
+    part = cached.with_name(f"{cached.name}.{os.getpid()}.part")
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    try:
         part.write_bytes(data)
         part.replace(cached)
-    return AgentPackage(data, hashlib.sha256(data).hexdigest())
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,53 @@
+"""The command where the place around it is odd: a stream that refuses, a senseless width, a home without room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FULL = "cannot write the output: No space left on device"
+
+
+def _run(folder: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`opsctl` by a shell, which opens and closes its streams; OPSCTL stands for the command."""
+    command = script.replace("OPSCTL", f"'{sys.executable}' -m opsctl")
+    argv = ("sh", "-c", command)
+    return subprocess.run(argv, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+@pytest.fixture
+def folder(project: Path, tmp_path: Path) -> Path:
+    (project / "opsctl.yaml").write_text(f"default_target: a\ntargets: {{a: {{home: {tmp_path}/target}}}}\n")
+    return project
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("OPSCTL status >/dev/full", 5, FULL),
+        ("OPSCTL status --json >/dev/full", 5, FULL),
+        ("OPSCTL --help >/dev/full", 5, "No space left on device"),
+        ("OPSCTL exec -- echo hello >/dev/full", 125, FULL),
+        ("OPSCTL status >&-", 5, "cannot write the output: Bad file descriptor"),
+        ("OPSCTL status --json >&- <&-", 5, "cannot write the output: Bad file descriptor"),
+        ("OPSCTL status 2>&- >/dev/full", 5, ""),
+    ],
+)
+def test_a_stream_that_takes_nothing_is_told(folder: Path, command: str, code: int, said: str) -> None:
+    done = _run(folder, command)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "bug" not in done.stderr
+
+
+@pytest.mark.parametrize("width", ["abc", "0", "-5", ""])
+def test_a_senseless_width_is_none(folder: Path, width: str) -> None:
+    done = _run(folder, "OPSCTL status", COLUMNS=width)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert len(rows) > 5
+    assert max(map(len, rows)) > 50  # not folded to nothing
