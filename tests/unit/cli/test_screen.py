@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,11 @@ def test_what_stays_on_the_terminal_names_cause_and_place() -> None:
     assert "CRASHED  python exception" in text
     assert "trainer/loss.py:41" in text
     assert "no supervised slot" in text.splitlines()[-1]
+
+
+def test_a_healthy_run_whose_steps_have_stopped_says_for_how_long() -> None:
+    state, now = recorded.folded("healthy-three-gpus")
+    quiet = replace(state, verdict=replace(state.verdict, evidence=("no step for 28 s; odd after 6 s",), step_s=28.0))
+    rows = [row.plain for row in draw(quiet, now=now, width=80, height=24)]
+    assert any("no step for 28 s" in row for row in rows)
+    assert any("28.0 s/step" in row for row in rows)
