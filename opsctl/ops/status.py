@@ -95,8 +95,9 @@ def _next_steps(found: TargetStatus, config: Config, missing_set: str) -> Iterat
         yield "`opsctl env verify` lists what differs; `opsctl env rebuild` builds it anew"
     yield from _cache_steps(found, config)
     if not live and not ended:
-        jobs = (name for name, job in config.jobs.items() if found.active_env or not job.env)
-        without = "" if found.active_env else ", which needs no environment"
+        is_far = bool(missing_set) and not found.active_env
+        jobs = (name for name, job in config.jobs.items() if not (is_far and job.env))
+        without = ", which needs no environment" if is_far else ""
         yield f"`opsctl train start {next(jobs, '-- COMMAND')}` starts a run{without}"
 
 

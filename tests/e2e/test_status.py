@@ -27,10 +27,15 @@ def test_an_empty_target_is_told_what_to_do_next(opsctl: Callable[..., Any], pro
         "here (this machine)",
         "none is active",
         "none yet",
-        "opsctl env rebuild",
-        "opsctl train start drafter",
+        "write env/cpu.in",
+        "opsctl train start -- COMMAND",
     ):
         assert words in page
+    (project / "env").mkdir()
+    (project / "env" / "cpu.lock").touch()
+    page = opsctl("status").ok().out
+    assert "opsctl env rebuild" in page
+    assert "opsctl train start drafter" in page
     (target,) = opsctl("status", "--json").ok().json()["targets"]
     assert (target["is_reached"], target["active_env"], target["runs"]) == (True, None, [])
     assert len(target["next"]) == 2
