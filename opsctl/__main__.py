@@ -1,5 +1,5 @@
 """`python -m opsctl`: the same as the `opsctl` command."""
 
-from opsctl.cli.app import main
+from opsctl.cli.entry import main
 
 main()

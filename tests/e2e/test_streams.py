@@ -51,3 +51,29 @@ def test_a_senseless_width_is_none(folder: Path, width: str) -> None:
     rows = done.stdout.splitlines()
     assert len(rows) > 5
     assert max(map(len, rows)) > 50  # not folded to nothing
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting)
+from opsctl.cli.entry import main
+main()
+"""
+
+
+def test_an_interrupt_while_it_still_loads_is_one(folder: Path) -> None:
+    argv = (sys.executable, "-c", INTERRUPTED, "status")
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_home_that_cannot_keep_the_agent_is_no_obstacle(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "no-folder").touch()  # root may write anywhere, but not below a file
+    done = _run(folder, "OPSCTL exec -- echo hello", XDG_CACHE_HOME=str(tmp_path / "no-folder"))
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
