@@ -170,8 +170,8 @@ def _text(path: Path | None) -> str | None:
 def _evidence(path: Path | None) -> str | None:
     """The text of a file that must be text, since nothing else can be understood in it."""
     text = _text(path)
-    if text is not None and "\0" in text:
-        raise UsageError(f"{path} is no text: it holds NUL bytes", hint="name what nvidia-smi or dmesg printed")
+    if text is not None and ("\0" in text or text.count("\ufffd") > len(text) / 10):
+        raise UsageError(f"{path} is no text", hint="name what nvidia-smi or dmesg printed")
     return text
 
 

@@ -118,9 +118,10 @@ def test_a_run_that_has_only_begun_is_starting(tmp_path: Path) -> None:
     assert diagnose_files(some, context=write(tmp_path, "c.yaml", "proc: alive\n")).verdict.verdict == "starting"
 
 
+@pytest.mark.parametrize("data", [bytes(range(64)), bytes(range(128, 256))], ids=["NUL", "no UTF-8"])
 @pytest.mark.parametrize("kind", ["smi", "dmesg"])
-def test_evidence_that_is_no_text_is_refused(tmp_path: Path, kind: str) -> None:
+def test_evidence_that_is_no_text_is_refused(tmp_path: Path, kind: str, data: bytes) -> None:
     path = tmp_path / "bin"
-    path.write_bytes(bytes(range(256)))
+    path.write_bytes(data)
     with pytest.raises(UsageError, match="no text"):
         diagnose_files(write(tmp_path, "train.log", LOG), **{kind: path})
