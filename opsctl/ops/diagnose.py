@@ -140,6 +140,9 @@ class _Reading:
             verdict = Verdict("unknown", "cause_unknown", verdict.since, 0.3, (_NO_RUN,), _NO_RUN_ADVICE)
         elif self._doubt:
             verdict = replace(verdict, evidence=(*verdict.evidence, self._doubt))
+        if self._counts["kernel row"] and not self._state.kernel.events:
+            told = f"none of the {self._counts['kernel row']} kernel rows tells of a fault"
+            verdict = replace(verdict, evidence=(*verdict.evidence, told))
         return Diagnosis(
             verdict,
             source_of(self._state, verdict.cause),

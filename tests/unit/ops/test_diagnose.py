@@ -65,6 +65,11 @@ def test_kernel_rows(tmp_path: Path) -> None:
     assert diagnose_files(log, dmesg=dmesg, context=context).verdict.cause == "host_oom_killed"
 
 
+def test_kernel_rows_that_say_nothing_are_told(tmp_path: Path) -> None:
+    log, dmesg = write(tmp_path, "train.log", LOG), write(tmp_path, "dmesg.txt", "[1.0] usb 1-1: new device\nhello\n")
+    assert "none of the 2 kernel rows tells of a fault" in diagnose_files(log, dmesg=dmesg).verdict.evidence
+
+
 def test_a_context_that_is_no_mapping_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"context\.yaml"):
         diagnose_files(context=write(tmp_path, "context.yaml", "- 1\n"))
