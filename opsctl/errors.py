@@ -134,8 +134,8 @@ class ProtocolError(OpsctlError):
 
 
 # what disks, limits and permissions answer; any other number may be a fault of ours
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE)
 
 
 def foreseen(error: OSError) -> OpsctlError | None:
@@ -145,9 +145,9 @@ def foreseen(error: OSError) -> OpsctlError | None:
     'cannot use /a/b: Read-only file system'
     """
     name = f"cannot use {error.filename}" if error.filename else "this machine refused"
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return DiskFull(f"{name}: {error.strerror}", hint="free space on this machine, then run the command again")
-    if error.errno in _REFUSED:
+    if error.errno in REFUSED:
         return CommandFailed(f"{name}: {error.strerror}", hint="check owner, mode and limits on this machine")
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.agent.session import Call, Session
-from opsctl.errors import DiskFull, OpsctlError, UsageError
+from opsctl.errors import FULL, REFUSED, CommandFailed, DiskFull, OpsctlError, UsageError
 
 # verb -> "module:function"; imported only when asked, so that a call costs what it uses
 VERBS: dict[str, str] = {
@@ -93,10 +92,10 @@ def as_opsctl_error(error: BaseException) -> OpsctlError:
     """The foreseen form of whatever a handler raised; a bug keeps its traceback in the message."""
     if isinstance(error, OpsctlError):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in FULL:
         return DiskFull(f"no space left on the target: {error}", hint="free space there, then run the command again")
-    if isinstance(error, PermissionError):
-        return OpsctlError(f"not permitted on the target: {error}", hint="check the owner and mode of that path")
+    if isinstance(error, OSError) and error.errno in REFUSED:
+        return CommandFailed(f"refused on the target: {error}", hint="check owner, mode and limits of that path there")
     import traceback  # 4 ms that only a bug costs
 
     return OpsctlError("the agent failed unexpectedly:\n" + "".join(traceback.format_exception(error)).rstrip())

@@ -27,7 +27,8 @@ if [ -f "$a" ] && [ "$(sha256sum <"$a")" = "$s  -" ]; then :; else
   case $(ls -ld "$h" 2>/dev/null) in d????w*) umask 007;; *) umask 077;; esac
   mkdir -p "$h/agent" || exit 73
   echo opsctl-push; t=$a.$$.part
-  head -c "$n" >"$t" && [ "$(sha256sum <"$t")" = "$s  -" ] && mv "$t" "$a" || { rm -f "$t"; exit 74; }
+  head -c "$n" >"$t" || { rm -f "$t"; echo "(writing $t)" >&2; exit 73; }
+  [ "$(sha256sum <"$t")" = "$s  -" ] && mv "$t" "$a" || { rm -f "$t"; exit 74; }
 fi
 echo opsctl-ready
 exec "$p" "$a" "$v"

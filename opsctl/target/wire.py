@@ -68,8 +68,8 @@ class Incoming:
         if outcome.code == 69:
             return MissingTool(said, hint="set `python:` of the target to a newer Python there")
         if outcome.code == 73:
-            hint = "set `home:` of the target to a folder that this user may write"
-            return CommandFailed(f"cannot make the home on {self._label}: {said}", hint=hint)
+            hint = "free space there, or set `home:` of the target to a folder with room that this user may write"
+            return CommandFailed(f"cannot write the home on {self._label}: {said}", hint=hint)
         return Disconnected(f"the agent on {self._label} ended early: {said}")
 
 
