@@ -5,6 +5,7 @@ Shared by both sides, and shipped inside the agent: standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -37,3 +38,16 @@ def refuse_special(place: Path) -> None:
         return
     if kind:
         raise UsageError(f"{place} is a {kind}, and a file would replace it", hint="name a file")
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Put `data` at `path` whole or not at all; raises OSError that names `path`, whatever refused it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):  # in a folder that refuses even this there is none
+            part.unlink()

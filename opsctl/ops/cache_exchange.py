@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from opsctl.errors import CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError, ambiguous
 from opsctl.formats.frames import CHUNK_BYTES
+from opsctl.formats.output import write_output
 from opsctl.ops.jobs import OnProgress, unheard
 from opsctl.ops.workspace import Workspace
 from opsctl.records.cache import Exchanged
@@ -70,7 +71,7 @@ def pull(
             raise CheckFailed(f"{archive.name} arrived damaged; nothing of it was kept", hint="pull it again")
         part.replace(archive)
     manifest = place / f"{_plain_name(record['snapshot_id'])}{_MANIFEST}"
-    _write_whole(manifest, json.dumps(record, indent=1).encode() + b"\n")
+    write_output(manifest, json.dumps(record, indent=1).encode() + b"\n")
     return _exchanged(record, archive, is_new=is_new, started=started)
 
 
@@ -89,12 +90,6 @@ def _plain_name(name: str) -> str:
     if "/" in name or name.startswith(".") or not name:
         raise ProtocolError(f"the target names its snapshot {name!r}")
     return name
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_bytes(data)
-    part.replace(path)
 
 
 def _exchanged(

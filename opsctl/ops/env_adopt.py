@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from urllib.parse import unquote
 from opsctl.config_file import read
 from opsctl.errors import CommandFailed, UsageError
 from opsctl.formats.lockfile import parse_lock
+from opsctl.formats.output import write_output
 from opsctl.ops.env_lock import lock
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.sets import PinnedSet, pinned_set
@@ -116,7 +116,7 @@ def _lock(
     """Write set and lock; what no index offers in that very version joins the unpinned."""
     wanted.folder.mkdir(parents=True, exist_ok=True)  # not before: what fails earlier leaves no empty folder
     while True:
-        _write(wanted.wanted, set_text(adopted, pinned, unpinned, target=workspace.target.name))
+        write_output(wanted.wanted, set_text(adopted, pinned, unpinned, target=workspace.target.name).encode())
         if not pinned:
             return unpinned
         try:
@@ -150,12 +150,6 @@ def _other_files(wanted: PinnedSet, pinned: Iterable[AdoptedDistribution]) -> di
         for one in pinned
         if one.origin.kind == "file" and f"sha256:{one.origin.sha256}" not in hashes.get(one.name, set())
     }
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
 
 
 # --- pure ------------------------------------------------------------------------------------------

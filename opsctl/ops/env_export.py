@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import UsageError
 from opsctl.formats.lockfile import parse_lock, parse_options
-from opsctl.formats.output import output_place
+from opsctl.formats.output import output_place, write_output
 from opsctl.ops.env import contents
 from opsctl.ops.workspace import Workspace
 from opsctl.records.env import EnvContents, Origin
@@ -36,16 +35,12 @@ def export(workspace: Workspace, env_id: str = "", *, has_hashes: bool = False, 
 
 
 def _write(output: Path, text: str) -> None:
-    part = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
-        part.write_text(text)
-        part.replace(output)
+        write_output(output, text.encode())
     except OSError as error:
         raise UsageError(
             f"cannot write {output}: {error.strerror}", hint="give the path of a file to --output"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def requirements(found: EnvContents, *, has_hashes: bool) -> Exported:

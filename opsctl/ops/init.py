@@ -16,6 +16,7 @@ from opsctl.config import FILE_NAME, nearest
 from opsctl.config_file import load, parse
 from opsctl.config_texts import NAME
 from opsctl.errors import UsageError
+from opsctl.formats.output import output_place, write_output
 from opsctl.ops.survey import FoundContainer, Survey, survey
 from opsctl.ops.workspace import build_host
 
@@ -72,9 +73,7 @@ def _write(folder: Path, text: str) -> tuple[Path, bool]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="run init in your project's folder")
     parse(text, path)
-    part = path.with_suffix(".yaml.part")
-    part.write_text(text)
-    part.replace(path)
+    write_output(output_place(path), text.encode())
     return path, True
 
 

@@ -77,3 +77,10 @@ def test_a_home_that_cannot_keep_the_agent_is_no_obstacle(folder: Path, tmp_path
     (tmp_path / "no-folder").touch()  # root may write anywhere, but not below a file
     done = _run(folder, "OPSCTL exec -- echo hello", XDG_CACHE_HOME=str(tmp_path / "no-folder"))
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+
+
+def test_a_file_that_finds_no_room_is_named(project: Path) -> None:
+    done = _run(project, "ulimit -f 0; OPSCTL init --local")
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.startswith(f"error: cannot use {project}/opsctl.yaml: File too large\n")
+    assert list(project.iterdir()) == []
