@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+def drop(descriptor: int) -> None:
+    """Point a stream elsewhere: what it holds cannot be written, and Python would complain of it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
     """Around all that is written to stdout; raises CommandFailed if it takes no more, unless its reader left."""
@@ -25,6 +30,7 @@ def writing() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
+        drop(1)
         raise CommandFailed(f"cannot write the output: {error.strerror}") from None
 
 
@@ -109,8 +115,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str =
 
 def say(message: str) -> None:
     """Tell the person at the terminal something that is not data."""
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(message + "\n")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:  # then nobody can be told, and the exit code must do
+        drop(2)
 
 
 def is_talk_screen() -> bool:

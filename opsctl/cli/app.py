@@ -97,13 +97,8 @@ def _bug(*, as_json: bool) -> int:
     return problem.exit_code
 
 
-def _drop_output() -> None:
-    """Point stdout elsewhere: what it holds cannot be written, and Python would complain of it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
 def _leave_quietly() -> int:
-    _drop_output()
+    ui.drop(1)
     return EXIT_READER_GONE
 
 
@@ -111,7 +106,7 @@ def _refused(error: OpsctlError, *, as_json: bool) -> int:
     try:
         sys.stdout.flush()
     except OSError:  # then that is the error itself, or matters less
-        _drop_output()
+        ui.drop(1)
     ui.error(error, as_json=as_json)
     return error.exit_code
 
