@@ -27,6 +27,7 @@ Opsctl = Callable[..., Ended]
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = {"docker": docker_place, "lxc": lxc_place}
 WHEELS = "/srv/wheels"
+RECOMPILES = ROOT / "tests" / "support" / "jobs" / "recompiles.py"
 # the demo's recipe in little: the same steps, each as short as it can be
 RECIPE = """
 name: demo
@@ -92,6 +93,14 @@ def _name_sources(path: Path) -> None:
     path.write_text(text)
 
 
+def _add_job_that_falls_back(project: Path) -> None:
+    """A job whose batches all have another shape, in the environment of the demo."""
+    shutil.copy(RECOMPILES, project / "trainer" / "recompiles.py")
+    path = project / "opsctl.yaml"
+    job = 'falls: {command: [python, -u, "{code}/trainer/recompiles.py"], expect_compiled: true}'
+    path.write_text(path.read_text().replace("\njobs:\n", f"\njobs:\n  {job}\n", 1))
+
+
 def _demo(project: Path, *words: str) -> str:
     """What the demo prints, if it succeeds."""
     argv = (sys.executable, str(project / "examples" / "demo.py"), *words)
@@ -100,7 +109,7 @@ def _demo(project: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_the_demo_runs_whole(opsctl: Opsctl, own_place: Place, sshd: Sshd, source: Path) -> None:
+def test_the_demo_runs_whole_and_a_fallback_is_told(opsctl: Opsctl, own_place: Place, sshd: Sshd, source: Path) -> None:
     ((kind, name),) = own_place.container.items()
     words = ("box", "--ssh-config", str(sshd.ssh_config), f"--{kind}", name)
     opsctl("init", *words).ok()
@@ -120,5 +129,12 @@ def test_the_demo_runs_whole(opsctl: Opsctl, own_place: Place, sshd: Sshd, sourc
     (snapshot,) = opsctl("cache", "list", "--json").ok().json()["snapshots"]
     assert own_place.outside(snapshot["path"]).stat().st_size > 0
     assert run["folder"] in said.replace("\n", "").replace(" ", "")
-    assert processes_with(f"OPSCTL_RUN_ID={run['run_id']}") == []
+    _add_job_that_falls_back(source)
+    falls = opsctl("train", "start", "falls", "--json").ok().json()["run"]
+    seen = opsctl("watch", "falls", "--fail-fast", "--json")
+    verdicts = [row for row in map(json.loads, seen.out.splitlines()) if row["event"] == "verdict"]
+    assert (seen.code, verdicts[-1]["verdict"]) == (1, "eager_fallback")
+    opsctl("train", "stop", "falls", "--grace", "1").ok()
+    for run_id in (run["run_id"], falls["run_id"]):
+        assert processes_with(f"OPSCTL_RUN_ID={run_id}") == []
     assert agents("/root/.opsctl") == []
