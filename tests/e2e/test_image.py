@@ -22,7 +22,7 @@ from tests.support.wheels import build_wheel, torch_wheels
 
 Opsctl = Callable[..., Ended]
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("image")]  # builds at once lose steps that they share
 
 
 @pytest.fixture
