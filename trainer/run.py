@@ -56,23 +56,33 @@ def _run_to_an_end(trainer: Trainer, result: Result, ranks: Ranks) -> None:
     """Run, and note in the result how it ended; what nobody foresaw is noted and raised."""
     try:
         trainer.run()
+        trainer.signals.settle()
         result.finish()
-    except StopRequested as stop:
-        trainer.keep_last_step()
-        result.stop(str(stop))
-    except PeerLost as error:
-        trainer.keep_last_step()  # the others are gone, the last step they shared is not
-        result.fail(error, error.exit_code)
-    except (TrainerError, CompileError) as error:
-        result.fail(error, error.exit_code)
     except BaseException as error:
-        if not (broken := explain(error, "code outside the discipline", ())):
-            result.fail(error, 1)
+        trainer.signals.settle()  # when a peer is lost the launcher asks to stop, just while the end is written
+        if not _note_end(error, trainer, result):
             raise
-        result.fail(broken, broken.exit_code)
     if result.status == "failed":
         who = f"{result.name}: " if ranks.size == 1 else f"{result.name}: rank {ranks.rank}: "
         say(f"{who}{result.message}")
+
+
+def _note_end(error: BaseException, trainer: Trainer, result: Result) -> bool:
+    """Note what ended a run; return whether it was foreseen."""
+    if isinstance(error, StopRequested):
+        trainer.keep_last_step()
+        result.stop(str(error))
+    elif isinstance(error, PeerLost):
+        trainer.keep_last_step()  # the others are gone, the last step they shared is not
+        result.fail(error, error.exit_code)
+    elif isinstance(error, (TrainerError, CompileError)):
+        result.fail(error, error.exit_code)
+    elif broken := explain(error, "code outside the discipline", ()):
+        result.fail(broken, broken.exit_code)
+    else:
+        result.fail(error, 1)
+        return False
+    return True
 
 
 def run_ranks(words: Sequence[str], *, num_ranks: int, uses_gpus: bool, folder: Path) -> int:

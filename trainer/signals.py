@@ -63,6 +63,10 @@ class StopSignals:
         finally:
             self._holds -= 1
 
+    def settle(self) -> None:
+        """From here on only note signals: the end that is being written stands."""
+        self._holds += 1
+
     def raise_if_requested(self) -> None:
         """Raise StopRequested if a signal came since the start."""
         if self.requested:

@@ -60,3 +60,10 @@ def test_a_forked_child_leaves_the_decision_to_its_parent() -> None:
             os.kill(os.getpid(), signal.SIGTERM)  # must neither raise nor end the child
             os._exit(0 if signals.requested is None else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_once_the_end_is_settled_a_signal_is_only_noted() -> None:
+    with StopSignals() as signals:
+        signals.settle()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.requested == "SIGTERM"
