@@ -52,6 +52,7 @@ def pytest_report_header() -> list[str]:
     return [f"services: {found}", f"required: {sorted(REQUIRED)}"]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook, and would read them before
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that share one compile cache in one process, so that it is filled once."""
     for item in items:
