@@ -21,6 +21,7 @@ from tests.support import docker, lxc
 
 pytest_plugins = ["tests.support.places", "tests.support.sshd"]
 REQUIRED = frozenset(filter(None, os.environ.get("OPSCTL_TEST_REQUIRE", "").split(",")))
+IS_LONG = bool(os.environ.get("OPSCTL_TEST_LONG"))
 COMMAND = Path(sys.executable).with_name("opsctl")
 
 
@@ -49,12 +50,17 @@ def pytest_configure() -> None:
 def pytest_report_header() -> list[str]:
     """Which services this test run can use, and which must be there."""
     found = {name: probe() or "ok" for name, probe in SERVICES.items()}
-    return [f"services: {found}", f"required: {sorted(REQUIRED)}"]
+    long = "with" if IS_LONG else "without (OPSCTL_TEST_LONG=1 adds them)"
+    return [f"services: {found}", f"required: {sorted(REQUIRED)}", f"tests of more than a minute: {long}"]
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook, and would read them before
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share one compile cache in one process, so that it is filled once."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep tests that share a compile cache in one process, so that it is filled once; leave the longest to CI."""
+    left = [] if IS_LONG else [item for item in items if item.get_closest_marker("long")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     for item in items:
         if "inductor_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("inductor"))

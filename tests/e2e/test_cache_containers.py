@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.tmux,
     pytest.mark.docker,
     pytest.mark.torch,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("main-job"),  # as the other tests that build the whole set
 ]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.caches import Caches
 from tests.support.torch_env import lend_torch
 
-pytestmark = [pytest.mark.tmux, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.tmux, pytest.mark.torch, pytest.mark.long]
 
 WARM = """
 import json, pathlib

@@ -87,7 +87,7 @@ def test_the_image_holds_the_set_and_the_code_and_is_nobodys_root(opsctl: Opsctl
     opsctl("doctor", "--json").ok()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_trainers_own_set_runs_in_the_image(opsctl: Opsctl, source: Path, name: str) -> None:
     (source / "wheels").mkdir()

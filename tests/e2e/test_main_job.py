@@ -48,7 +48,7 @@ log: {every_steps: 2}
 pytestmark = [
     pytest.mark.tmux,
     pytest.mark.ssh,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("main-job"),  # they share uv's cache, so that wheels are fetched once
 ]

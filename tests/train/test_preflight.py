@@ -17,7 +17,7 @@ def report_of(*topologies: Topology) -> PreflightReport:
     return PreflightReport("tiny", "2.13.0", "cpu", "threads", topologies, ("a fact",), 12.3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_compile_at_once_and_run_warm_without_a_miss(tiny_recipe: Path, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     done = run("preflight", str(tiny_recipe), "--nproc", "2", "--result", str(result), cache=tmp_path / "unused")
