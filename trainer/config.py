@@ -10,6 +10,7 @@ import os
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -128,10 +129,8 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:
     if hint is Path and isinstance(value, str) and value:
         return Path(os.path.expandvars(value)).expanduser()
     if hint is float and not isinstance(value, bool) and isinstance(value, int | float | str):
-        try:
+        with suppress(ValueError):  # a text that is no number is refused below, with the path, like any other value
             return float(value)  # a string too: YAML 1.1 reads 6e-4 as one
-        except ValueError:
-            pass
     elif isinstance(value, bool) == (hint is bool) and isinstance(value, hint):
         return value
     raise ConfigError(f"{path}: must be {_NAMES.get(hint, hint.__name__)}, not {value!r}")
