@@ -5,53 +5,43 @@ The command leaves result.json with `safe` and `problems`, and ends with 0 where
 
 from __future__ import annotations
 
-import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from opsctl.agent import jobs
-from opsctl.agent.cache.live import read_json
-from opsctl.agent.env.layout import find
+from opsctl.agent.job_command import asked, read_report, run_command
 from opsctl.agent.job_start import start_job
 from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
-from opsctl.errors import CommandFailed, MissingTool
-from opsctl.records.call import from_json
+from opsctl.errors import CommandFailed
 from opsctl.records.preflight import PreflightOutcome
-from opsctl.records.run import RunSpec
 
 _ANSWERS = (0, 1)
 
 
 def preflight(call: Call) -> Any:
     """Start the preflight that request["spec"] describes, its argv the job's command; returns the RunRecord."""
-    call.home.ensure()
-    spec = from_json(RunSpec, call.request["spec"])
-    uses_env = bool(call.request.get("uses_env", True))
-    env = str(find(call.home, Path(spec.env).name).root) if uses_env else ""
+    spec, env = asked(call)
     words = ("job", "preflight", call.request["job"], "--", *spec.argv)
-    return start_job(call, replace(spec, argv=(*agent_argv(), *words), env=env), has_placeholders=True)
+    located = replace(spec, argv=(*agent_argv(), *words), env=str(env.root) if env else "")
+    return start_job(call, located, has_placeholders=True)
 
 
 def try_topology(job: str, argv: tuple[str, ...], folder: Path) -> PreflightOutcome:
     """Run the command to its end and return what it said; raises CommandFailed where it said nothing."""
-    started = time.monotonic()
-    try:
-        status = subprocess.run(argv, check=False).returncode
-    except FileNotFoundError:
-        raise MissingTool(f"no program {argv[0]!r} on the target", hint="check the job's `preflight` command") from None
-    report = read_json(folder / jobs.RESULT)
-    if status not in _ANSWERS or not isinstance(report.get("safe"), bool):
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        what = "" if status not in _ANSWERS else " and left no result.json that says `safe`"
-        raise CommandFailed(f"the preflight {how}{what}", hint="its output is in the run's log")
+    status, seconds = run_command(argv, "preflight", answers=_ANSWERS)
+    report = read_report(folder)
+    if not isinstance(report.get("safe"), bool):
+        raise CommandFailed(
+            f"the preflight ended with status {status} and left no result.json that says `safe`",
+            hint="its output is in the run's log",
+        )
     return PreflightOutcome(
         job=job,
         is_safe=report["safe"] and status == 0,
         problems=tuple(str(one) for one in report.get("problems", ())),
-        seconds=round(time.monotonic() - started, 2),
+        seconds=seconds,
         report=report,
         run_id=folder.name,
     )

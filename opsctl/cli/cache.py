@@ -27,6 +27,9 @@ cache = noun("cache", "Warm compile caches before a run, save them, and bring th
 JobName = Annotated[
     str | None, typer.Option("--job", help="Job whose cache is meant; default: that of the active environment.")
 ]
+PrewarmJob = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="Job of opsctl.yaml; default: the only one with a prewarm.")
+]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Take it although this target did not make it: it holds code that runs.")
 ]
@@ -38,9 +41,7 @@ _COUNTS = {"compiler_starts": "compilers started", "new_binaries": "new binaries
 
 @cache.command()
 def prewarm(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Job of opsctl.yaml; default: the only one with a prewarm.")
-    ] = None,
+    job: PrewarmJob = None,
     config: ConfigPath = None,
     target: TargetName = None,
     as_json: Json = False,
@@ -52,19 +53,12 @@ def prewarm(
     from opsctl.ops.cache import prewarm as warm
 
     found = warm(workspace(config, target), job, on_progress=teller(quiet=as_json))
-    if as_json:
-        ui.document(found)
-        return
-    for note in found.notes:
-        ui.say(f"note: {note}")
-    ui.text(_warmed_text(found.warmed))
+    ui.document(found) if as_json else ui.text(_warmed_text(found.warmed))
 
 
 @cache.command()
 def verify(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Job of opsctl.yaml; default: the only one with a prewarm.")
-    ] = None,
+    job: PrewarmJob = None,
     config: ConfigPath = None,
     target: TargetName = None,
     as_json: Json = False,

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from opsctl.errors import ConfigError, UsageError
 from opsctl.ops.conditions import conditions
-from opsctl.ops.deploy import deploy
+from opsctl.ops.job_command import job_command, start
 from opsctl.ops.jobs import OnProgress, follow, unheard
 from opsctl.ops.starting import starting
-from opsctl.ops.train import read_secrets
-from opsctl.ops.workspace import Workspace, operator_name
+from opsctl.ops.workspace import Workspace
 from opsctl.records.cache import CacheList, RestoreOutcome, SnapshotOutcome, Warmed, WarmthCheck
-from opsctl.records.call import from_json, to_json
-from opsctl.records.run import RunRecord, RunSpec
-
-if TYPE_CHECKING:
-    from opsctl.config import JobConfig
+from opsctl.records.call import from_json
+from opsctl.records.run import RunRecord
 
 
 @dataclass(frozen=True)
@@ -36,9 +28,9 @@ def prewarm(workspace: Workspace, job_name: str | None = None, *, on_progress: O
 
     Raises ConfigError where the job has none, Busy, CheckFailed (no environment), CommandFailed.
     """
-    run, notes = _start_prewarm(workspace, job_name, "cache-prewarm", "prewarm", on_progress)
+    run = _start(workspace, job_name, "prewarm", on_progress)
     warmed = from_json(Warmed, follow(workspace, run, on_progress=on_progress))
-    return Prewarmed(warmed, run.run_id, notes)
+    return Prewarmed(warmed, run.run_id, run.spec.notes)
 
 
 def verify(workspace: Workspace, job_name: str | None = None, *, on_progress: OnProgress = unheard) -> WarmthCheck:
@@ -46,60 +38,16 @@ def verify(workspace: Workspace, job_name: str | None = None, *, on_progress: On
 
     Raises CheckFailed for an empty cache, ConfigError where the job has no prewarm, Busy, CommandFailed.
     """
-    run, _ = _start_prewarm(workspace, job_name, "cache-verify", "verify", on_progress)
+    run = _start(workspace, job_name, "verify", on_progress)
     return from_json(WarmthCheck, follow(workspace, run, on_progress=on_progress))
 
 
-def _start_prewarm(
-    workspace: Workspace, job_name: str | None, verb: str, kind: str, on_progress: OnProgress
-) -> tuple[RunRecord, tuple[str, ...]]:
-    """Start the job's prewarm command as a run of this kind; its notes are for the user."""
-    name = job_name or _only_job(workspace)
-    job = workspace.config.job(name)
-    if not job.prewarm:
-        raise ConfigError(f"the job {name} has no `prewarm` command", hint=f"add jobs.{name}.prewarm to opsctl.yaml")
-    secrets = read_secrets(job.secrets, os.environ)
-    spec = replace(_prewarm_spec(workspace, name, job, kind), secret_names=tuple(secrets))
-    notes: tuple[str, ...] = ()
-    if job.code:
-        code = deploy(workspace)
-        spec = replace(spec, code=code.name, code_origin=code.origin)
-        notes = (f"the code is {code.origin}",) if code.is_dirty else ()
-    request = {
-        "spec": to_json(spec),
-        "job": name,
-        "uses_env": job.env,
-        "conditions": conditions(workspace, job),
-    }
-    values = {key: secret.reveal() for key, secret in secrets.items()}
-    uploads = (json.dumps(values).encode(),) if values else ()
-    with starting(spec.name, lambda text: on_progress({"text": text})):
-        run = from_json(RunRecord, workspace.client.call(verb, request, uploads=uploads))
-    on_progress({"text": f"run {run.run_id}", "done": None, "total": None})
-    return run, notes
-
-
-def _prewarm_spec(workspace: Workspace, name: str, job: JobConfig, kind: str) -> RunSpec:
-    return RunSpec(
-        name=f"{kind}-{name}",
-        argv=job.prewarm,
-        kind=kind,
-        environment=dict(job.environment),
-        gpus=job.gpus,
-        share=job.share,
-        stop_grace_s=job.stop_grace_s,
-        operator=operator_name(),
-        why=f"cache {kind} of {name}",
-    )
-
-
-def _only_job(workspace: Workspace) -> str:
-    names = [name for name, job in workspace.config.jobs.items() if job.prewarm]
-    if len(names) == 1:
-        return names[0]
-    if names:
-        raise UsageError(f"which job? {', '.join(names)} have a prewarm", hint="opsctl cache prewarm JOB")
-    raise UsageError("no job of the configuration has a `prewarm` command", hint="add jobs.NAME.prewarm to opsctl.yaml")
+def _start(workspace: Workspace, job_name: str | None, kind: str, on_progress: OnProgress) -> RunRecord:
+    """Start the job's prewarm command as a run of this kind."""
+    command = job_command(workspace, job_name, "prewarm", usage=f"opsctl cache {kind} JOB")
+    request = {"conditions": conditions(workspace, command.job)}
+    verb, why = f"cache-{kind}", f"cache {kind}"
+    return start(workspace, verb, command, kind=kind, why=why, on_progress=on_progress, request=request)
 
 
 def snapshot(

@@ -37,14 +37,19 @@ def start(
     such as a dead run whose GPU was taken over.
     """
     request = {"spec": to_json(spec), "placeholders": has_placeholders, "cache": has_cache}
-    values = {name: secret.reveal() for name, secret in (secrets or {}).items()}
-    uploads = (json.dumps(values).encode(),) if values else ()
 
     def told(message: dict[str, Any]) -> None:
         say(message["text"])
 
+    uploads = secret_uploads(secrets or {})
     with starting(spec.name, say):
         return from_json(RunRecord, workspace.client.call("run-start", request, uploads=uploads, on_progress=told))
+
+
+def secret_uploads(secrets: Mapping[str, Secret]) -> tuple[bytes, ...]:
+    """What a call that starts a run uploads: the values of its secrets, and nothing where there are none."""
+    values = {name: secret.reveal() for name, secret in secrets.items()}
+    return (json.dumps(values).encode(),) if values else ()
 
 
 def listing(workspace: Workspace, *, kind: str | None = None) -> list[RunStatus]:

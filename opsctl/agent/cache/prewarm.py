@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +14,15 @@ from opsctl.agent.cache.conditions import machine_conditions, with_threads
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, read_json, read_warmed, remember_warmed
 from opsctl.agent.cache.snapshot import cache_lock
-from opsctl.agent.env.layout import find
 from opsctl.agent.env.place import place
 from opsctl.agent.files import write_record
 from opsctl.agent.home import Home
+from opsctl.agent.job_command import asked, read_report, run_command
 from opsctl.agent.job_start import start_job
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
-from opsctl.errors import CommandFailed, MissingTool
 from opsctl.records.cache import Warmed
-from opsctl.records.call import from_json
-from opsctl.records.run import RunSpec
 
 
 def prewarm(call: Call) -> Any:
@@ -34,11 +30,8 @@ def prewarm(call: Call) -> Any:
 
     The environment and the cache folder are filled in here, since only the target knows them.
     """
-    call.home.ensure()
-    spec = from_json(RunSpec, call.request["spec"])
-    uses_env = bool(call.request.get("uses_env", True))
-    env = find(call.home, Path(spec.env).name) if uses_env else None
-    live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=uses_env))
+    spec, env = asked(call)
+    live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=env is not None))
     place_of_env = str(place(env.root)) if env else ""
     conditions = call.home.live_caches / f".conditions-{os.getpid()}.json"  # too many for the words of a command
     write_record(conditions, {**call.request.get("conditions", {}), **machine_conditions(place_of_env)})
@@ -50,29 +43,6 @@ def prewarm(call: Call) -> Any:
     except BaseException:
         conditions.unlink(missing_ok=True)
         raise
-
-
-def run_command(argv: tuple[str, ...]) -> float:
-    """Run a job's prewarm to its end; returns how long it took."""
-    started = time.monotonic()
-    try:
-        status = subprocess.run(argv, check=False).returncode
-    except FileNotFoundError:
-        raise MissingTool(f"no program {argv[0]!r} on the target", hint="check the job's `prewarm` command") from None
-    if status != 0:
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        raise CommandFailed(f"the prewarm {how}", hint="its output is in the run's log")
-    return round(time.monotonic() - started, 2)
-
-
-def read_report(folder: Path) -> dict[str, Any]:
-    """What the job wrote as its result, {} if it wrote none."""
-    path = folder / jobs.RESULT
-    try:
-        found = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def is_warm(report: dict[str, Any], num_new_files: int) -> bool | None:
@@ -99,7 +69,7 @@ def warm(
             progress.phase("lock", left)
         before = listing(live.root)
         progress.phase("prewarm", " ".join(argv))
-        seconds = run_command(argv)
+        _, seconds = run_command(argv, "prewarm")
         num_new = len(listing(live.root).keys() - before.keys())
         report = read_report(folder)
         found = is_warm(report, num_new)

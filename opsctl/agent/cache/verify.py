@@ -13,16 +13,13 @@ from typing import Any
 from opsctl.agent import jobs
 from opsctl.agent.cache.live import LivePaths, key_for, listing, live_of, read_warmed
 from opsctl.agent.cache.portable import make_portable, place
-from opsctl.agent.cache.prewarm import read_report, run_command
 from opsctl.agent.cache.snapshot import copy_until_steady
-from opsctl.agent.env.layout import find
+from opsctl.agent.job_command import asked, read_report, run_command
 from opsctl.agent.job_start import start_job
 from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
 from opsctl.errors import CheckFailed, DiskFull
 from opsctl.records.cache import WarmthCheck
-from opsctl.records.call import from_json
-from opsctl.records.run import RunSpec
 
 COPY = "cache"  # in the run's folder
 _COUNTED = ("_misses", "_bypasses", "_starts")
@@ -32,11 +29,8 @@ _SPARE_BYTES = 64 << 20
 
 def verify(call: Call) -> Any:
     """Start the check that request["spec"] describes, its argv the job's prewarm; returns the RunRecord."""
-    call.home.ensure()
-    spec = from_json(RunSpec, call.request["spec"])
-    uses_env = bool(call.request.get("uses_env", True))
-    env = find(call.home, Path(spec.env).name) if uses_env else None
-    live = live_of(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=uses_env))
+    spec, env = asked(call)
+    live = live_of(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=env is not None))
     _ensure_sense(live)
     copy = f"{{run}}/{COPY}"
     argv = tuple(word.replace("{cache}", copy) for word in spec.argv)
@@ -94,7 +88,7 @@ def check(live: LivePaths, job: str, argv: tuple[str, ...], progress: jobs.Phase
         place(copy, files, root=str(copy))
         before = listing(copy)
         progress.phase("prewarm", " ".join(argv))
-        seconds = run_command(argv)
+        _, seconds = run_command(argv, "prewarm")
         new_files = sorted(listing(copy).keys() - before.keys())
     finally:
         shutil.rmtree(copy, ignore_errors=True)  # the run's folder goes with all that is left
