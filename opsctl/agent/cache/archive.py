@@ -97,12 +97,19 @@ def pack(root: Path, names: list[str], archive: Path, codec: Codec, *, told: Tol
     """Write the files `names` of `root` into a new archive, and to the disk."""
     total = sum((root / name).stat().st_size for name in names)
     done, told = 0, seldom(told)
+    with packing(archive, codec) as tar:
+        for name in names:
+            done += _add(tar, root / name, name)
+            told(done, total)
+
+
+@contextlib.contextmanager
+def packing(archive: Path, codec: Codec) -> Iterator[tarfile.TarFile]:
+    """A new archive to put members into; it is on the disk once the block has ended."""
     with archive.open("wb") as out, piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
         assert child.stdin is not None
         with tarfile.open(fileobj=child.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for name in names:
-                done += _add(tar, root / name, name)
-                told(done, total)
+            yield tar
         child.stdin.close()
     with archive.open("rb") as written:
         os.fsync(written.fileno())
@@ -209,21 +216,28 @@ def check(archive: Path, expected: dict[str, str], codec: Codec, *, limit_bytes:
 def _read(archive: Path, expected: dict[str, str], codec: Codec, take: Take, *, limit_bytes: int, told: Told) -> None:
     seen: set[str] = set()
     done, told = 0, seldom(told)
+    with unpacking(archive, codec) as tar:
+        for member in tar:
+            done += member.size
+            problem = refusal(member, expected, seen) or ("" if done <= limit_bytes else "the archive is too large")
+            if problem:
+                raise CheckFailed(problem, hint="the archive is not one of ours; nothing of it was kept")
+            if take(tar, member) != expected[member.name]:
+                raise CheckFailed(f"{member.name} in the archive is not what its manifest says")
+            seen.add(member.name)
+            told(done, limit_bytes)
+    if missing := sorted(expected.keys() - seen):
+        raise CheckFailed(f"the archive lacks {len(missing)} files of its manifest, first {missing[0]}")
+
+
+@contextlib.contextmanager
+def unpacking(archive: Path, codec: Codec) -> Iterator[tarfile.TarFile]:
+    """The members of an archive, to be taken in their order."""
     with archive.open("rb") as packed, piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
-            for member in tar:
-                done += member.size
-                problem = refusal(member, expected, seen) or ("" if done <= limit_bytes else "the archive is too large")
-                if problem:
-                    raise CheckFailed(problem, hint="the archive is not one of ours; nothing of it was kept")
-                if take(tar, member) != expected[member.name]:
-                    raise CheckFailed(f"{member.name} in the archive is not what its manifest says")
-                seen.add(member.name)
-                told(done, limit_bytes)
+            yield tar
         shutil.copyfileobj(child.stdout, _Nowhere())  # what pads the end, so that the program ends by itself
-    if missing := sorted(expected.keys() - seen):
-        raise CheckFailed(f"the archive lacks {len(missing)} files of its manifest, first {missing[0]}")
 
 
 class _Nowhere:

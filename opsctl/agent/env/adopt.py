@@ -14,7 +14,7 @@ from typing import Any
 from opsctl.agent import jobs
 from opsctl.agent.cache.archive import gzip_codec, zstd_codec
 from opsctl.agent.env import adopt_look
-from opsctl.agent.env.adopt_archive import Tree, pack, tree
+from opsctl.agent.env.adopt_archive import FOLDER, Tree, pack, tree
 from opsctl.agent.env.layout import active
 from opsctl.agent.files import folder_mode, write_atomic, write_record
 from opsctl.agent.hashing import digest
@@ -127,7 +127,7 @@ def _save(
             operator=operator,
             python=python,
             archive_sha256=digest(part),
-            num_files=sum(1 for value in files.values() if value != "/"),
+            num_files=sum(1 for value in files.values() if value != FOLDER),
             size_mib=round(before.num_bytes / 2**20, 1),
             files=files,
         )

@@ -8,14 +8,13 @@ import hashlib
 import os
 import shutil
 import stat
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from opsctl.agent.cache.archive import Codec, Told, is_safe_name, piped, seldom
+from opsctl.agent.cache.archive import Codec, Told, is_safe_name, packing, seldom, unpacking
 from opsctl.errors import Busy, CheckFailed
 
 FOLDER = "/"  # what a manifest says of a folder
@@ -91,16 +90,11 @@ def pack(root: Path, found: Tree, archive: Path, codec: Codec, *, told: Told) ->
     """
     manifest: dict[str, str] = {}
     done, total, told = 0, found.num_bytes, seldom(told)
-    with archive.open("wb") as out, piped(codec.pack, stdin=subprocess.PIPE, stdout=out) as child:
-        assert child.stdin is not None
-        with tarfile.open(fileobj=child.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for path, seen in found.entries.items():
-                manifest[path] = _add(tar, root / path, path, seen)
-                done += seen.st_size if stat.S_ISREG(seen.st_mode) else 0
-                told(done, total)
-        child.stdin.close()
-    with archive.open("rb") as written:
-        os.fsync(written.fileno())
+    with packing(archive, codec) as tar:
+        for path, seen in found.entries.items():
+            manifest[path] = _add(tar, root / path, path, seen)
+            done += seen.st_size if stat.S_ISREG(seen.st_mode) else 0
+            told(done, total)
     return manifest
 
 
@@ -139,21 +133,19 @@ def unpack(archive: Path, root: Path, manifest: dict[str, str], codec: Codec, *,
     links: list[tuple[str, str]] = []
     folders: list[tuple[Path, int]] = []
     done, told = 0, seldom(told)
-    with archive.open("rb") as packed, piped(codec.unpack, stdin=packed, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
-            for member in tar:
-                _refuse(member, manifest, seen)
-                seen.add(member.name)
-                if member.issym():
-                    links.append((member.name, member.linkname))  # last, so that nothing is written through one
-                elif member.isdir():
-                    (root / member.name).mkdir(mode=0o700)
-                    folders.append((root / member.name, member.mode))
-                else:
-                    _extract(tar, member, root / member.name, manifest[member.name])
-                done += member.size
-                told(done, total_bytes)
+    with unpacking(archive, codec) as tar:
+        for member in tar:
+            _refuse(member, manifest, seen)
+            seen.add(member.name)
+            if member.issym():
+                links.append((member.name, member.linkname))  # last, so that nothing is written through one
+            elif member.isdir():
+                (root / member.name).mkdir(mode=0o700)
+                folders.append((root / member.name, member.mode))
+            else:
+                _extract(tar, member, root / member.name, manifest[member.name])
+            done += member.size
+            told(done, total_bytes)
     for name, text in links:
         (root / name).symlink_to(text)
     for folder, mode in reversed(folders):

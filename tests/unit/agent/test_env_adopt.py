@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.agent.cache.archive import gzip_codec
+from opsctl.agent.cache.archive import Codec, gzip_codec
 from opsctl.agent.env.adopt_archive import FOLDER, pack, tree, unpack
 from opsctl.agent.env.adopt_look import head_commit, outside, required_names
 from opsctl.errors import Busy, CheckFailed
 
 CODEC = gzip_codec()
+PLAIN = Codec(".tar", ("cat",), ("cat",))
 
 
 def _unheard(done: int, total: int) -> None:
@@ -89,6 +90,19 @@ HOSTILE: dict[str, tuple[tuple[tarfile.TarInfo, ...], dict[str, str]]] = {
     "another content": ((_member("x"),), {"x": "0" * 64}),
     "too little": ((_member("x"),), {"x": X, "y": X}),
 }
+
+
+def test_an_archive_with_more_padding_than_a_pipe_holds_is_read_to_its_end(tmp_path: Path) -> None:
+    padded = tmp_path / "x.tar"
+    with tarfile.open(padded, "w") as tar:
+        member = _member("x")
+        member.size = 1
+        tar.addfile(member, io.BytesIO(b"x"))
+    with padded.open("ab") as file:
+        file.write(bytes(1 << 20))
+    (tmp_path / "back").mkdir()
+    unpack(padded, tmp_path / "back", {"x": X}, PLAIN, total_bytes=1, told=_unheard)
+    assert (tmp_path / "back" / "x").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("case", HOSTILE)
