@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-
-from opsctl.agent.processes import Stat, identity, is_alive, pids, sample, stat
+from opsctl.agent.processes import Stat, identity, is_alive, pids, sample, stat, words
 from opsctl.records.events import ProcessSample
 from opsctl.records.process import ProcessIdentity
 
@@ -45,10 +42,7 @@ class PaneJob:
 
 def command_line(pid: int) -> tuple[str, ...]:
     """The words that a process was started with."""
-    with contextlib.suppress(OSError):  # gone
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return tuple(word.decode(errors="replace") for word in words if word)
-    return ()
+    return tuple(word.decode(errors="replace") for word in words(pid) if word)
 
 
 def _all() -> dict[int, Stat]:
@@ -81,11 +75,11 @@ def job_of(pane_pid: int) -> int | None:
 
 def _is_shell(pid: int) -> bool:
     """Whether a process is a shell at its prompt; one that runs a script or -c is a job itself."""
-    words = command_line(pid)
-    if not words:
+    command = command_line(pid)
+    if not command:
         return True  # gone
-    name = words[0].removeprefix("-").rpartition("/")[2]
-    return name in SHELLS and all(_is_shell_option(word) for word in words[1:])
+    name = command[0].removeprefix("-").rpartition("/")[2]
+    return name in SHELLS and all(_is_shell_option(word) for word in command[1:])
 
 
 def _is_shell_option(word: str) -> bool:
