@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -91,6 +92,10 @@ class TmuxPane:
     def _capture(self, first: str, last: str) -> str:
         return self._ask("capture-pane", "-p", "-J", "-S", first, "-E", last, "-t", self.target)
 
+    def sessions(self) -> list[str]:
+        """The sessions of its server; raises PaneGone where none listens."""
+        return self._ask("list-sessions", "-F", "#{session_name}").splitlines()
+
     def _ask(self, *words: str) -> str:
         try:
             done = subprocess.run(
@@ -124,15 +129,13 @@ def open_pane(name: str, socket: str) -> tuple[TmuxPane, PaneInfo]:
     try:
         return pane, pane.info()
     except PaneGone:
-        raise _absent(name, pane.socket, socket) from None
+        raise _absent(name, pane) from None
 
 
-def _absent(name: str, path: str, socket: str) -> UsageError:
-    argv = ("tmux", *(("-S", socket) if socket else ()), "list-sessions", "-F", "#{session_name}")
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
-    if done.returncode == 0:
-        names = ", ".join(done.stdout.decode(errors="replace").split("\n")).rstrip(", ")
-        return UsageError(f"there is no tmux session {name!r} at {path}", hint=f"sessions there: {names}")
+def _absent(name: str, pane: TmuxPane) -> UsageError:
+    with contextlib.suppress(PaneGone):  # no server at all
+        names = ", ".join(pane.sessions())
+        return UsageError(f"there is no tmux session {name!r} at {pane.socket}", hint=f"sessions there: {names}")
     others = [str(found) for found in Path("/tmp").glob("tmux-*/*") if found.is_socket()]  # noqa: S108 - tmux's place
     hint = f"--socket PATH names another one: {', '.join(others[:5])}" if others else "--socket PATH names another one"
-    return UsageError(f"no tmux server listens at {path}", hint=hint)
+    return UsageError(f"no tmux server listens at {pane.socket}", hint=hint)
