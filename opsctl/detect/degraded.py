@@ -69,12 +69,10 @@ def memory_growth(state: State, silence: Silence) -> Opinion | None:
 
 def without_gpu(state: State, silence: Silence) -> Opinion | None:
     """The job said that it sees no GPU, goes on without, and the GPUs have nothing to do."""
-    said = [
-        hit for hit in state.words.first.values() if hit.cause in ("no_devices", "driver_mismatch") and not hit.rows
-    ]
+    said = [hit for hit in state.words.first.values() if hit.cause in _NO_GPU and not hit.rows]
     gpus = state.gpus.gpus.values()
     unused = bool(gpus) and len(state.gpus.idle(6)) == len(gpus)
-    empty = all((gpu.points[-1].used or 0.0) < UNUSED_MIB for gpu in gpus if gpu.points)
+    empty = all(gpu.used_mib < UNUSED_MIB for gpu in gpus)
     if not said or not unused or not empty or not state.progress.has_stepped:
         return None
     return Opinion("degraded", said[0].cause, 0.8, (said[0].text, "the GPUs are idle and empty"))
@@ -120,14 +118,13 @@ def _sharing(state: State) -> Opinion | None:
 
 
 def _is_nearly_full(state: State) -> bool:
-    gpus = [gpu for gpu in state.gpus.gpus.values() if gpu.total_mib and gpu.points]
-    return any((gpu.points[-1].used or 0.0) >= NEARLY_FULL * (gpu.total_mib or 0.0) for gpu in gpus)
+    return any(gpu.total_mib and gpu.used_mib >= NEARLY_FULL * gpu.total_mib for gpu in state.gpus.gpus.values())
 
 
 def _idle(state: State) -> Opinion | None:
     """GPUs that hold a real model and hardly work; a toy on a large GPU is no trouble."""
     mean = state.gpus.utilization_pct()
-    held = max(((gpu.points[-1].used or 0.0) for gpu in state.gpus.gpus.values() if gpu.points), default=0.0)
+    held = max((gpu.used_mib for gpu in state.gpus.gpus.values()), default=0.0)
     if mean is None or mean > IDLE_MEAN_PCT or held < TOY_MIB:
         return None
     cause = "dataloader_bound" if "few_workers_hint" in state.words.last else "gpu_idle"

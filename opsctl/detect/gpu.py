@@ -86,6 +86,11 @@ class Gpu:
         else:
             self.slow.append((time, used_mib))
 
+    @property
+    def used_mib(self) -> float:
+        """Memory in use at the newest sample, 0 where it is not known."""
+        return (self.points[-1].used or 0.0) if self.points else 0.0
+
     def newest(self, number: int) -> list[Point]:
         """The newest points, at most `number`."""
         return list(self.points)[-number:]

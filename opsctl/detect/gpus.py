@@ -94,7 +94,7 @@ class Gpus:
         """The most memory that a GPU without work, and without another process in the list, still holds."""
         if self.processes:
             return 0.0
-        return max((gpu.points[-1].used or 0.0 for gpu in self.idle(1) if gpu.points), default=0.0)
+        return max((gpu.used_mib for gpu in self.idle(1)), default=0.0)
 
     def foreigners(self) -> tuple[GpuProcess, ...]:
         """Processes on the job's GPUs that are not the job's; which GPUs those are a lease or an own process tells."""
