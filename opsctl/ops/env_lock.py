@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from pathlib import Path
 from opsctl.config_file import read
 from opsctl.errors import ConfigError, UsageError
 from opsctl.formats.lockfile import LockChanges, SetOptions, changes, parse_lock, parse_options, requirement_names
-from opsctl.formats.sources import failure, masked, source_variables, uv_environment
-from opsctl.ops.sets import PinnedSet, configured, pinned_set, sha256_of
+from opsctl.ops.sets import PinnedSet, pinned_set, sha256_of
+from opsctl.ops.tools import run_uv
 from opsctl.ops.workspace import Workspace
 
 
@@ -87,27 +86,21 @@ def _resolve(
     upgrade: tuple[str, ...],
     upgrade_all: bool,
 ) -> None:
-    argv = [_uv(), "pip", "compile", wanted.wanted.name, "--output-file", part.name, "--quiet"]
-    argv += ["--generate-hashes", "--only-binary", ":all:", "--no-header", "--python-version", options.python]
-    argv += ["--python-platform", options.platform] if options.platform else []
-    argv += [word for package in upgrade for word in ("--upgrade-package", package)]
-    argv += ["--upgrade"] if upgrade_all else []
-    argv += ["--overrides", wanted.wanted.name] if options.is_complete else []
-    argv += ["--excludes", "-"] if options.without else []
-    variables = source_variables(configured(workspace, os.environ), torch_backend=options.torch_backend)
-    environment = uv_environment(variables, dict(os.environ))
-    without = "".join(f"{name}\n" for name in options.without)
-    done = subprocess.run(
-        argv, cwd=wanted.folder, env=environment, input=without, capture_output=True, text=True, check=False
+    words = ["pip", "compile", wanted.wanted.name, "--output-file", part.name, "--quiet"]
+    words += ["--generate-hashes", "--only-binary", ":all:", "--no-header", "--python-version", options.python]
+    words += ["--python-platform", options.platform] if options.platform else []
+    words += [word for package in upgrade for word in ("--upgrade-package", package)]
+    words += ["--upgrade"] if upgrade_all else []
+    words += ["--overrides", wanted.wanted.name] if options.is_complete else []
+    words += ["--excludes", "-"] if options.without else []
+    run_uv(
+        workspace,
+        tuple(words),
+        doing=f"locking {wanted.name}",
+        folder=wanted.folder,
+        stdin="".join(f"{name}\n" for name in options.without),
+        torch_backend=options.torch_backend,
     )
-    if done.returncode != 0:
-        raise failure(masked(done.stderr), done.returncode, doing=f"locking {wanted.name}")
-
-
-def _uv() -> str:
-    import uv  # finds a 40 MB program: only where it is used
-
-    return str(uv.find_uv_bin())
 
 
 def _header(wanted: PinnedSet, options: SetOptions, text: str) -> str:

@@ -74,10 +74,14 @@ def _tool(path: Path, sha256: str) -> LocalTool:
 
 def local_uv() -> LocalTool:
     """The uv that opsctl itself depends on."""
+    path = _own_uv()
+    return _tool(path, sha256_of_file(path))
+
+
+def _own_uv() -> Path:
     import uv
 
-    path = Path(uv.find_uv_bin())
-    return _tool(path, sha256_of_file(path))
+    return Path(uv.find_uv_bin())
 
 
 def uv_for(workspace: Workspace, machine: str, *, on_progress: OnProgress = unheard) -> LocalTool:
@@ -123,17 +127,21 @@ def run_uv(
     words: tuple[str, ...],
     *,
     doing: str,
+    folder: Path | None = None,
     stdin: str = "",
     torch_backend: str = "",
     torch_version: str = "",
 ) -> str:
-    """The stdout of our own uv, which takes files from where the configuration says; raises what its failure means."""
+    """The stdout of our own uv, which takes files from where the configuration says; raises what its failure means.
+
+    It runs in `folder`, by default the current one.
+    """
     variables = source_variables(
         configured(workspace, os.environ), torch_backend=torch_backend, torch_version=torch_version
     )
     environment = uv_environment(variables, dict(os.environ))
-    argv = (str(local_uv().path), *words)
-    done = subprocess.run(argv, env=environment, input=stdin, capture_output=True, text=True, check=False)
+    argv = (str(_own_uv()), *words)
+    done = subprocess.run(argv, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise failure(masked(done.stderr), done.returncode, doing=doing)
     return done.stdout
