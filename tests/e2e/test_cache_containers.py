@@ -14,25 +14,13 @@ import pytest
 from tests.conftest import Ended
 from tests.support.docker import CA_BUNDLE, docker_place
 from tests.support.place import Place
+from tests.support.recipes import tiny_recipe
 from tests.support.wheels import torch_wheels
 
 Opsctl = Callable[..., Ended]
 ROOT = Path(__file__).resolve().parents[2]
 ENVS, WHEELS = "/root/.opsctl/envs", "/srv/wheels"
-RECIPE = """
-name: tiny
-steps: 2
-device: cpu
-drafter: {mask_token_id: 258, block_size: 4, num_layers: 1}
-verifier:
-  demo: {hidden_size: 32, intermediate_size: 48, num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1,
-         steps: 2, rows: 2, row_tokens: 64}
-corpus: {data_dir: data, num_prompts: 16, prompt_tokens: 16, response_tokens: 32, num_eval_prompts: 4}
-data: {rows: 2, row_tokens: 128}
-anchors: {per_row: 8}
-loss: {chunk_slots: 16}
-decode: {max_new_tokens: 8}
-"""
+RECIPE = tiny_recipe(name="tiny", steps=2)
 pytestmark = [
     pytest.mark.tmux,
     pytest.mark.docker,

@@ -19,6 +19,7 @@ from tests.support.left import agents
 from tests.support.lxc import lxc_place
 from tests.support.place import Place
 from tests.support.places import MARKS
+from tests.support.recipes import tiny_recipe
 from tests.support.runs import processes_with
 from tests.support.sshd import Sshd
 from tests.support.wheels import torch_wheels
@@ -28,23 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACES = {"docker": docker_place, "lxc": lxc_place}
 WHEELS = "/srv/wheels"
 RECOMPILES = ROOT / "tests" / "support" / "jobs" / "recompiles.py"
-# the demo's recipe in little: the same steps, each as short as it can be
-RECIPE = """
-name: demo
-steps: 6
-device: cpu
-drafter: {mask_token_id: 258, block_size: 4, num_layers: 1}
-verifier:
-  demo: {hidden_size: 32, intermediate_size: 48, num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1,
-         steps: 5, rows: 2, row_tokens: 64}
-corpus: {data_dir: data, num_prompts: 16, prompt_tokens: 16, response_tokens: 32, num_eval_prompts: 4}
-data: {rows: 2, row_tokens: 128}
-anchors: {per_row: 8}
-loss: {chunk_slots: 16}
-decode: {max_new_tokens: 8}
-checkpoint: {every_steps: 3}
-log: {every_steps: 2}
-"""
+RECIPE = tiny_recipe(name="demo", steps=6)
 pytestmark = [
     pytest.mark.tmux,
     pytest.mark.ssh,

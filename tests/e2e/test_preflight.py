@@ -45,9 +45,10 @@ def test_more_words_reach_the_command(caches: Caches) -> None:
 
 
 def test_a_preflight_that_says_nothing_or_is_not_there_is_no_answer(caches: Caches) -> None:
-    caches.configure(small={"command": ["true"], "preflight": ["sh", "-c", "exit 1"]})
-    silent = caches.opsctl("train", "preflight")
-    assert (silent.code, "left no result.json that says `safe`" in silent.err) == (5, True)
+    for leaves in ("exit 1", "echo '{half' > result.json; exit 1"):
+        caches.configure(small={"command": ["true"], "preflight": ["sh", "-c", leaves]})
+        silent = caches.opsctl("train", "preflight")
+        assert (silent.code, "left no result.json that says `safe`" in silent.err) == (5, True)
     caches.configure(small={"command": ["true"], "preflight": ["sh", "-c", "exit 2"]})
     wrong = caches.opsctl("train", "preflight")
     assert (wrong.code, "the preflight ended with status 2" in wrong.err) == (5, True)

@@ -15,6 +15,7 @@ import pytest
 # first module that has it, and what a test compiles would then not be what a process of its own had compiled.
 from torch import compiler, manual_seed, set_num_threads
 
+from tests.support import recipes
 from tests.train.commands import run
 
 
@@ -53,7 +54,7 @@ def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe of a one-layer drafter for a tiny verifier; what it prepares is shared by all tests."""
     folder = tmp_path_factory.mktemp("tiny")
     path = folder / "tiny.yaml"
-    path.write_text(TINY_RECIPE.format(data_dir=folder / "data"), encoding="utf-8")
+    path.write_text(recipes.tiny_recipe(data_dir=folder / "data"), encoding="utf-8")
     return path
 
 
@@ -72,21 +73,3 @@ def cold_prewarm(tiny_recipe: Path, inductor_folder: Path) -> ColdPrewarm:
     before = frozenset(inductor_folder.rglob("*.so"))
     report = json.loads(run("prewarm", str(tiny_recipe), "--nproc", "2", "--json", cache=inductor_folder).stdout)
     return ColdPrewarm(inductor_folder, report, frozenset(inductor_folder.rglob("*.so")) - before)
-
-
-TINY_RECIPE = """
-name: tiny
-steps: 6
-device: cpu
-drafter: {{mask_token_id: 258, block_size: 4, num_layers: 1}}
-verifier:
-  demo: {{hidden_size: 32, intermediate_size: 48, num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1,
-         steps: 5, rows: 2, row_tokens: 64}}
-corpus: {{data_dir: {data_dir}, num_prompts: 16, prompt_tokens: 16, response_tokens: 32, num_eval_prompts: 4}}
-data: {{rows: 2, row_tokens: 128}}
-anchors: {{per_row: 8}}
-loss: {{chunk_slots: 16}}
-decode: {{max_new_tokens: 8}}
-checkpoint: {{every_steps: 3, keep: 9}}
-log: {{every_steps: 2}}
-"""
