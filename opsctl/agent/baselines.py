@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 
-from opsctl.agent.files import read_record, write_record
+from opsctl.agent.files import folder_mode, read_record, write_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.run_queries import status_of
 from opsctl.agent.run_state import find
@@ -47,7 +47,7 @@ def save(call: Call) -> SavedBaseline:
         raise CheckFailed(f"run {run_id} has shown {seen} steps that could be measured", hint=hint)
     record = SavedBaseline(name, run_id, time.time(), call.operator, figures)
     path = _path(call.home, name)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.mkdir(mode=folder_mode(call.home.root), exist_ok=True)
     write_record(path, record)
     return record
 

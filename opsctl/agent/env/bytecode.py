@@ -22,6 +22,7 @@ from pathlib import Path
 from opsctl.agent.env.install import Installed
 from opsctl.agent.env.manifest import Seen
 from opsctl.agent.env.python import Python
+from opsctl.agent.files import folder_mode
 from opsctl.agent.home import Home
 from opsctl.agent.jobs import Progress
 from opsctl.errors import CommandFailed
@@ -96,7 +97,7 @@ class Bytecode:
     """The packs of one target, for one Python."""
 
     def __init__(self, home: Home, python: Python) -> None:
-        self._folder = home.bytecode
+        self._folder, self._mode = home.bytecode, folder_mode(home.root)
         self._python = python
         version = python.version.split(".")
         self._cache_tag = f"cpython-{version[0]}{version[1]}"
@@ -136,7 +137,7 @@ class Bytecode:
         return True
 
     def _keep(self, root: Path, compiled: list[Sources]) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=self._mode, parents=True, exist_ok=True)
         for some in compiled:
             members = {}
             for path in some.hashes:

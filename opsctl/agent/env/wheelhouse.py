@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from opsctl.agent.files import fsync_folder
+from opsctl.agent.files import folder_mode, fsync_folder
 from opsctl.agent.hashing import digest
 from opsctl.agent.locks import held
 from opsctl.agent.session import Call
@@ -43,7 +43,7 @@ def wanted(call: Call) -> Any:
     """How much of each of request["wheels"] is there, and in which folder: {"folder", "there": {name: n}}."""
     call.home.ensure()
     folder = call.home.wheelhouse
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=folder_mode(call.home.root), exist_ok=True)
     wheels = [_checked(one) for one in call.request["wheels"]]
     return {"folder": str(folder), "there": {one.name: _num_there(folder, one) for one in wheels}}
 

@@ -28,7 +28,9 @@ PACKAGES = "lib/site-packages"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home")
+    found = Home(tmp_path / "home")
+    found.ensure()
+    return found
 
 
 def _installed(root: Path, sources: dict[str, str]) -> Installed:
@@ -110,6 +112,17 @@ def test_bytecode_that_came_with_the_files_is_not_trusted(home: Home, tmp_path: 
     _fill(home, root, _installed(root, {"a.py": "X = 1\n"}), tmp_path)
     assert b"evil" not in brought.read_bytes()
     assert not (brought.parent / "stray.pyc").exists()
+
+
+def test_the_group_of_a_shared_home_may_write_beside_the_packs(home: Home, tmp_path: Path) -> None:
+    home.root.chmod(0o2770)
+    before = os.umask(0o007)
+    try:
+        _fill(home, tmp_path / "one", _installed(tmp_path / "one", {"a/__init__.py": "X = 1\n"}), tmp_path)
+    finally:
+        os.umask(before)
+    assert home.bytecode.stat().st_mode & 0o777 == 0o770
+    assert {pack.stat().st_mode & 0o777 for pack in home.bytecode.iterdir()} == {0o660}
 
 
 def test_a_pack_is_what_was_packed() -> None:
