@@ -86,7 +86,7 @@ def diagnose_run(folder: Path, *, on_read: OnRead) -> Diagnosis:
     began = time.perf_counter()
     run = recorded_run.record_of(folder)
     reading = _Reading(watcher.start(recorded_run.context_of(run), run.created))
-    for event in recorded_run.events(folder, on_read=on_read):
+    for event in recorded_run.events(folder, run, on_read=on_read):
         reading.read(event)
     return reading.diagnosis(time.perf_counter() - began)
 
@@ -105,15 +105,13 @@ class _Reading:
     def read(self, event: Event) -> None:
         self._state, findings = watcher.observe(self._state, event)
         kind = _kind(event)
-        if kind == "row" and self._counts[kind] >= CLOSE_ROWS and not findings:
-            self._counts[kind] += 1  # as nearly all rows of a long log
-            return
         if kind in self._counts:
             self._counts[kind] += 1
         if findings:
             self._findings = [*self._findings, *findings][-KEPT_FINDINGS:]
-        if findings or kind != "row" or self._counts["row"] <= CLOSE_ROWS:
-            self._look(Decided(kind, self._counts.get(kind, 0)))
+        elif kind == "row" and self._counts[kind] > CLOSE_ROWS:
+            return  # as nearly all rows of a long log
+        self._look(Decided(kind, self._counts.get(kind, 0)))
 
     def _look(self, now: Decided) -> None:
         verdict = watcher.judge(self._state)
