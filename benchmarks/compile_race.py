@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.compile import Counters, Discipline, Replica, ThreadedReplicas
+from trainer.compile import Discipline, Replica, ThreadedReplicas
 from trainer.preflight.threads import try_shared_code
 
 NUM_WARM_CALLS = 50
@@ -72,11 +72,6 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
-def compiled_since(earlier: Counters, now: Counters) -> int:
-    """Everything that was compiled between two looks: forwards and backwards."""
-    return now.compiles + now.lazy_backwards - earlier.compiles - earlier.lazy_backwards
-
-
 def start_process(backend: str, cache: str, begin: Barrier, outcomes: Any) -> None:
     """One replica that is a process: it compiles at the same moment as the others of its wave, into one cache."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
@@ -87,10 +82,10 @@ def start_process(backend: str, cache: str, begin: Barrier, outcomes: Any) -> No
         begin.wait()
         run.warm(*inputs())
         discipline.seal()
-        warm = discipline.counters()
+        warm = discipline.counters().num_compiled
         for _ in range(NUM_WARM_CALLS):
             run(*inputs()).backward()
-        outcomes.put(Outcome(NUM_WARM_CALLS, compiled_since(warm, discipline.verify())))
+        outcomes.put(Outcome(NUM_WARM_CALLS, discipline.verify().num_compiled - warm))
     except BaseException as error:  # noqa: BLE001 - whatever ends a start is what is counted
         begin.abort()
         outcomes.put(Outcome(error=f"{type(error).__name__}: {error}"))
@@ -122,11 +117,11 @@ def start_threads(size: int, backend: str, cache: str, outcomes: Any) -> None:
         run = replica.guard(attention_loss)
         replica.warm(run, *inputs())
         replica.seal()
-        warm = replicas.counters()
+        warm = replicas.counters().num_compiled
         for _ in range(NUM_WARM_CALLS):
             with replica.step():
                 run(*inputs()).backward()
-        return Outcome(NUM_WARM_CALLS, compiled_since(warm, replicas.counters()))
+        return Outcome(NUM_WARM_CALLS, replicas.counters().num_compiled - warm)
 
     def start(index: int) -> Outcome:
         try:

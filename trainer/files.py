@@ -37,6 +37,11 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON document in `path`, None where there is no file."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
 def sync_file(path: Path) -> None:
     """Flush an existing file to the disk."""
     with path.open("rb") as file:

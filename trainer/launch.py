@@ -6,7 +6,6 @@ launched it decides that from the exit status. The only module that knows the el
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from trainer.endings import Ending, ending_of
+from trainer.files import read_json
 from trainer.signals import STOP_SIGNALS
 
 # Longer than the checkpoint of a large drafter takes: rank 0 saves once it is asked to stop, or has lost a peer.
@@ -88,7 +88,7 @@ def launch(
             signal.signal(number, handler)
     returncodes, now = agent.returncodes(), time.time()
     endings = [
-        ending_of(rank, _read(result_file(rank)), returncodes.get(rank), now=failed_at.get(rank, now))
+        ending_of(rank, read_json(result_file(rank)), returncodes.get(rank), now=failed_at.get(rank, now))
         for rank in range(num_ranks)
     ]
     return Launched(tuple(endings), stopped_by)
@@ -130,8 +130,3 @@ def _agent(words: Sequence[str], num_ranks: int, *, uses_gpus: bool, shutdown_ti
     )
     logs = DefaultLogsSpecs(log_dir=os.devnull)
     return PatientAgent(spec, logs, exit_barrier_timeout=10, shutdown_timeout=shutdown_timeout_s)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return the JSON document in `path`, None where there is none."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

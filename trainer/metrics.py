@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 def compile_fields(counters: Counters) -> dict[str, int]:
     """Return the counters that every step's line carries."""
     return {
-        "compiles": counters.compiles + counters.lazy_backwards,
+        "compiles": counters.num_compiled,
         "recompiles": counters.recompiles,
         "graph_breaks": counters.graph_breaks,
         "cudagraph_skips": counters.cudagraph_skips,

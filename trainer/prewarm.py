@@ -5,13 +5,9 @@ It needs neither prepared data nor a verifier's weights: made-up inputs of the r
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,16 +16,12 @@ from trainer.cache_key import cache_key
 from trainer.compile import Discipline
 from trainer.device import resolve_device
 from trainer.endings import outcome
-from trainer.files import write_json
-from trainer.launch import launch
 from trainer.model import Drafter
+from trainer.rank_reports import gather_reports, leave_report
 from trainer.ranks import WARM_TIMEOUT_S, Ranks, join
 from trainer.recipe import Recipe
-from trainer.result import rank_file
 from trainer.warmth import CompilerCount, Warmth, binaries_in, cache_folders, total
 from trainer.warmup import compile_step, open_discipline, warm_step
-
-_REPORTS = "TRAINER_PREWARM_REPORTS"  # tells the ranks of a prewarm where to leave theirs, if not here
 
 
 @dataclass(frozen=True)
@@ -130,8 +122,7 @@ def prewarm_rank(recipe: Recipe, *, say: Callable[[str], None]) -> int:
     """Prewarm as one of several ranks, and leave the report where the launcher looks for it."""
     ranks = join(resolve_device(recipe.device).type)
     report = prewarm(recipe, say=say, ranks=ranks)
-    ending = {"exit_code": 0, "error": None, "cause": None, "ended_at": time.time()}
-    write_json(Path(os.environ.get(_REPORTS, ".")) / rank_file(ranks.rank), report.as_dict() | ending)
+    leave_report(ranks.rank, report.as_dict())
     ranks.close()
     return 0
 
@@ -141,19 +132,11 @@ def prewarm_ranks(words: Sequence[str], *, num_ranks: int, uses_gpus: bool) -> t
 
     There is no report where a rank failed; what it said is on its stderr.
     """
-    with tempfile.TemporaryDirectory(prefix="prewarm-") as name:
-        folder = Path(name)
-        os.environ[_REPORTS] = name
-        launched = launch(
-            ("-m", "trainer", "prewarm", *words),
-            num_ranks=num_ranks,
-            uses_gpus=uses_gpus,
-            result_file=lambda rank: folder / rank_file(rank),
-        )
-        status, _ = outcome(launched.endings, stopped_by=launched.stopped_by)
-        if status:
-            return status, None
-        reports = [json.loads((folder / rank_file(rank)).read_text("utf-8")) for rank in range(num_ranks)]
+    launched, found = gather_reports(("prewarm", *words), num_ranks=num_ranks, uses_gpus=uses_gpus)
+    status, _ = outcome(launched.endings, stopped_by=launched.stopped_by)
+    if status:
+        return status, None
+    reports = [one for one in found if one is not None]  # all of them: without one a rank has not finished
     warmths = tuple(Warmth.from_dict(one) for one in reports)
     first = reports[0]
     names, folders = tuple(first["functions"]), tuple(first["cache_dirs"])

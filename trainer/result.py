@@ -5,7 +5,6 @@ Where there are several ranks the launcher writes `result.json` anew from what a
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from trainer.endings import Ending
 from trainer.errors import EXIT_FINISHED, EXIT_STOPPED
-from trainer.files import write_json
+from trainer.files import read_json, write_json
 
 FILE_NAME = "result.json"
 Status = Literal["running", "finished", "stopped", "failed"]
@@ -91,8 +90,7 @@ class Result:
 
 def write_run_result(folder: Path, endings: Sequence[Ending], exit_code: int, failure: Ending | None) -> None:
     """Write `result.json` of a run of several ranks: rank 0's figures, the run's own end, and each rank's."""
-    path = folder / rank_file(0)
-    figures = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"schema": 1}
+    figures = read_json(folder / rank_file(0)) or {"schema": 1}
     status: Status = _STATUS.get(exit_code, "failed")
     cause = failure.cause if failure else next((one.cause for one in endings if one.status == exit_code), "")
     rows = [{"rank": one.rank, "exit_code": one.status, "cause": one.cause or None} for one in endings]

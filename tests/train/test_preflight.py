@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.train.commands import run
-from trainer.preflight.replica import small_copy
+from trainer.preflight.replica import MAX_FAILED, ReplicaRun, small_copy
 from trainer.preflight.report import Counts, PreflightReport, Topology, counts_from, together
 from trainer.recipe import load_recipe
 
@@ -58,6 +60,7 @@ def test_threads_that_share_compiled_code_are_unsafe(tiny_recipe: Path, tmp_path
         (Counts(calls=9), None),
         (Counts(), "no warm call was made"),
         (Counts(calls=9, exceptions={"InductorError": 2}), "2 InductorError"),
+        (Counts(calls=9, exceptions={"A": 2}, messages={"A": "why\nmore", "B": "else"}), "2 A: why"),
         (Counts(calls=9, spurious_recompiles=3), "3 spurious recompiles"),
         (Counts(calls=9, eager_calls=1), "1 eager calls"),
         (Counts(calls=9, limits_hit=1), "1 limits hit"),
@@ -71,6 +74,16 @@ def test_only_the_chosen_topology_decides(counts: Counts, problem: str | None) -
     assert beside.problems == []
     assert beside.lines()[-1] == "safe after 12 s"
     assert beside.as_dict()["topologies"][1]["safe"] is (problem is None)
+
+
+def test_what_a_replica_raises_is_counted_and_told(tiny_recipe: Path) -> None:
+    def no_kernel(*_: Any) -> Any:
+        raise ValueError("no kernel here")
+
+    run = ReplicaRun(load_recipe(tiny_recipe, []), torch.device("cpu"), lambda name, function: no_kernel)
+    run.warm(60.0)
+    counts = together([Counts(), run.counts()])
+    assert (counts.calls, counts.problems()) == (MAX_FAILED, [f"{MAX_FAILED} ValueError: no kernel here"])
 
 
 def test_counts_of_replicas_add_up_and_times_are_the_longest() -> None:

@@ -23,6 +23,11 @@ class Counters:
     aot_misses: int = 0
     aot_bypasses: int = 0
 
+    @property
+    def num_compiled(self) -> int:
+        """Forwards and backwards together."""
+        return self.compiles + self.lazy_backwards
+
     def risen_since(self, earlier: Counters) -> list[str]:
         """Return the counts that are higher than in `earlier`, as text."""
         before, now = asdict(earlier), asdict(self)

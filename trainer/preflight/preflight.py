@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from trainer.compile import Lock
 from trainer.device import resolve_device
 from trainer.preflight.processes import try_processes
 from trainer.preflight.releases import known
-from trainer.preflight.report import PreflightReport, Topology
+from trainer.preflight.report import PreflightReport
 from trainer.preflight.threads import try_shared_code, try_threads
 from trainer.recipe import Recipe
 from trainer.signals import StopRequested
@@ -31,15 +32,17 @@ def preflight(
     """
     started_at = time.monotonic()
     device = resolve_device(recipe.device)
-    if replicas == "processes":
-        topology, stopped_by = try_processes(words, num_ranks=num_replicas, uses_gpus=device.type == "cuda")
-        if stopped_by:
-            raise StopRequested(stopped_by)
-        found = [topology]
-    elif replicas == "shared-threads":
-        found = [try_shared_code(num_replicas, is_chosen=True)]
-    else:
-        found = _threads(recipe, device, num_replicas, lock)
+    with _empty_caches():
+        if replicas == "processes":
+            topology, stopped_by = try_processes(words, num_ranks=num_replicas, uses_gpus=device.type == "cuda")
+            if stopped_by:
+                raise StopRequested(stopped_by)
+            found = [topology]
+        elif replicas == "shared-threads":
+            found = [try_shared_code(num_replicas, is_chosen=True)]
+        else:
+            found = try_threads(recipe, device, num_replicas=num_replicas, lock=lock)
+            found.append(try_shared_code(num_replicas, is_chosen=False))
     return PreflightReport(
         recipe=recipe.name,
         torch=torch.__version__,
@@ -51,11 +54,10 @@ def preflight(
     )
 
 
-def _threads(recipe: Recipe, device: torch.device, num_replicas: int, lock: Lock) -> list[Topology]:
+@contextmanager
+def _empty_caches() -> Iterator[None]:
+    """Have this process, and those it starts, compile into folders that are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"
         os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
-        return [
-            *try_threads(recipe, device, num_replicas=num_replicas, lock=lock),
-            try_shared_code(num_replicas, is_chosen=False),
-        ]
+        yield

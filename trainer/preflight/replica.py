@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trainer.attention import attention_form
-from trainer.compile import SealBroken
+from trainer.compile import Counters, SealBroken
 from trainer.model import Drafter
 from trainer.model_config import DrafterConfig
 from trainer.preflight.report import Counts
@@ -98,24 +98,34 @@ class ReplicaRun:
                 warm_step(self._drafter, self._functions, self._shape, self.device)
         except SealBroken as error:
             self.misses += 1
-            self.messages.setdefault("SealBroken", str(error))
+            self.messages.setdefault(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - whatever this torch raises in this topology is what is asked for
-            kind = type(error).__name__
-            self.exceptions[kind] += 1
-            self.messages.setdefault(kind, str(error))
+            self.note(error)
 
-    def counts(
-        self, *, compiles: int = 0, recompiles: int = 0, limits_hit: int = 0, cudagraph_skips: int = 0
-    ) -> Counts:
+    def note(self, error: Exception) -> None:
+        """Count an exception by its type, and keep what the first one of a type says."""
+        kind = type(error).__name__
+        self.exceptions[kind] += 1
+        self.messages.setdefault(kind, str(error))
+
+    def counts(self) -> Counts:
         """Return what this replica did, beside what is counted for its whole process."""
         return Counts(
             calls=self.calls,
             exceptions=dict(self.exceptions),
-            compiles=compiles,
-            spurious_recompiles=recompiles + self.misses,
+            spurious_recompiles=self.misses,
             eager_calls=len(self._eager),
-            limits_hit=limits_hit,
-            cudagraph_skips=cudagraph_skips,
             cold_s=self.cold_s,
             warm_s=self.warm_s,
+            messages=dict(self.messages),
         )
+
+
+def process_counts(now: Counters, after_cold: Counters, *, limits_hit: int) -> Counts:
+    """Return what a process compiled for all its replicas together; whatever it did once they were cold is a miss."""
+    return Counts(
+        compiles=now.num_compiled,
+        spurious_recompiles=after_cold.recompiles + now.num_compiled - after_cold.num_compiled,
+        limits_hit=limits_hit,
+        cudagraph_skips=now.cudagraph_skips,
+    )

@@ -21,13 +21,17 @@ class Counts:
     cudagraph_skips: int = 0
     cold_s: float = 0.0
     warm_s: float = 0.0
+    messages: Mapping[str, str] = field(default_factory=dict)  # what the first exception of each type said
 
     def problems(self) -> list[str]:
         """Return what makes it unsafe."""
-        found = [f"{count} {name}" for name, count in self.exceptions.items()]
+        found = [f"{count} {name}{self._first_line(name)}" for name, count in self.exceptions.items()]
         names = ("spurious_recompiles", "eager_calls", "limits_hit", "cudagraph_skips")
         found += [f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
         return found if self.calls else [*found, "no warm call was made"]
+
+    def _first_line(self, exception: str) -> str:
+        return "".join(f": {line}" for line in self.messages.get(exception, "").splitlines()[:1])
 
 
 def together(parts: Sequence[Counts]) -> Counts:
@@ -38,7 +42,8 @@ def together(parts: Sequence[Counts]) -> Counts:
     whole = ("calls", "compiles", "spurious_recompiles", "eager_calls", "limits_hit", "cudagraph_skips")
     sums = {name: sum(getattr(part, name) for part in parts) for name in whole}
     longest = {name: max(getattr(part, name) for part in parts) for name in ("cold_s", "warm_s")}
-    return Counts(exceptions=dict(exceptions), **sums, **longest)
+    messages = {kind: text for part in reversed(parts) for kind, text in part.messages.items()}
+    return Counts(exceptions=dict(exceptions), messages=messages, **sums, **longest)
 
 
 def counts_from(raw: Mapping[str, Any]) -> Counts:

@@ -14,9 +14,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trainer.compile import CompileError, Counters, Lock, Replica, ThreadedReplicas
+from trainer.compile import CompileError, Lock, Replica, ThreadedReplicas
 from trainer.compile.torch_log import LimitsHit
-from trainer.preflight.replica import ReplicaRun
+from trainer.preflight.replica import ReplicaRun, process_counts
 from trainer.preflight.report import Counts, Topology, together
 from trainer.recipe import Recipe
 from trainer.warmup import open_discipline
@@ -41,7 +41,8 @@ def try_threads(recipe: Recipe, device: torch.device, *, num_replicas: int, lock
             for is_locked in rounds:
                 _warm(runs, replicas, is_locked=is_locked)
                 name = f"threads, a compiled copy each, lock {'on' if is_locked else 'off'}"
-                counts = _counts(runs, discipline.counters(), after_cold, limits.num)
+                of_process = process_counts(discipline.counters(), after_cold, limits_hit=limits.num)
+                counts = together([of_process, *(run.counts() for run in runs)])
                 found.append(Topology(name, num_replicas, counts, is_chosen=is_locked == replicas.is_locked))
     finally:
         replicas.close()
@@ -65,8 +66,7 @@ def _compile(recipe: Recipe, device: torch.device, replica: Replica, replicas: T
     try:
         replica.seal()
     except CompileError as error:
-        run.exceptions[type(error).__name__] += 1
-        run.messages[type(error).__name__] = str(error)
+        run.note(error)
     return run
 
 
@@ -81,18 +81,6 @@ def _warm(runs: list[ReplicaRun], replicas: ThreadedReplicas, *, is_locked: bool
     _in_threads(
         lambda index: runs[index].warm(WARM_S, hold=(lambda: replicas.turn) if is_locked else nullcontext), len(runs)
     )
-
-
-def _counts(runs: list[ReplicaRun], now: Counters, after_cold: Counters, limits_hit: int) -> Counts:
-    """Return what all replicas did together; a process counts compiles for all of them, so they are added once."""
-    misses = now.compiles + now.lazy_backwards - after_cold.compiles - after_cold.lazy_backwards
-    of_process = Counts(
-        compiles=now.compiles + now.lazy_backwards,
-        spurious_recompiles=after_cold.recompiles + misses,
-        limits_hit=limits_hit,
-        cudagraph_skips=now.cudagraph_skips,
-    )
-    return together([of_process, *(run.counts() for run in runs)])
 
 
 def try_shared_code(num_threads: int, *, is_chosen: bool) -> Topology:
