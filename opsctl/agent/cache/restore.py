@@ -99,6 +99,8 @@ def _refuse_used(home: Home, live: LivePaths) -> None:
 
 def _put_in_place(call: Call, record: SnapshotRecord, key: CacheKey, *, is_saved_already: bool) -> str:
     """Unpack beside and rename; returns where the old content lies if no snapshot holds it."""
+    from opsctl.agent.env.space import flush  # loads ctypes: every start of a run looks in here
+
     home = call.home
     live = live_of(home, key)
     beside = home.live_caches / f".restore-{os.getpid()}"
@@ -109,7 +111,7 @@ def _put_in_place(call: Call, record: SnapshotRecord, key: CacheKey, *, is_saved
         _unpack(call, record, beside)
         place(beside, record.files, root=str(live.root))
         _describe(record, LivePaths(beside), key)
-        os.sync()
+        flush(beside)
         aside = _move_aside(live)
         beside.rename(live.root)
         fsync_folder(home.live_caches)

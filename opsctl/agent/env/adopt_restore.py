@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from opsctl.agent.cache.archive import codec_for
-from opsctl.agent.cache.snapshots import SUFFIXES
+from opsctl.agent.cache.snapshots import SUFFIXES, pythons
 from opsctl.agent.env.adopt import record_path
 from opsctl.agent.env.adopt_archive import unpack
-from opsctl.agent.env.layout import active
+from opsctl.agent.env.space import flush
 from opsctl.agent.files import fsync_folder, read_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
@@ -81,16 +81,15 @@ def _restore(call: Call) -> RestoredArchive:
         raise CheckFailed(f"{archive} is damaged: its hash is not the one in its manifest")
     _ensure_room(path, record)
     beside = path.with_name(f".{path.name}.restore-{os.getpid()}")
-    here = active(home)
 
     def told(done: int, total: int) -> None:
         call.session.progress("unpacking", done=done, total=total)
 
     try:
         beside.mkdir(mode=0o755)
-        codec = codec_for(archive, (str(here.python),) if here else ())
+        codec = codec_for(archive, pythons(home))
         unpack(archive, beside, record.files, codec, total_bytes=int(record.size_mib * 2**20), told=told)
-        os.sync()
+        flush(beside)
         beside.rename(path)
         fsync_folder(path.parent)
     except BaseException:
