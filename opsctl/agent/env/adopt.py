@@ -13,9 +13,9 @@ from typing import Any
 
 from opsctl.agent import jobs
 from opsctl.agent.cache.archive import gzip_codec, zstd_codec
+from opsctl.agent.cache.snapshots import pythons
 from opsctl.agent.env import adopt_look
 from opsctl.agent.env.adopt_archive import FOLDER, Tree, pack, tree
-from opsctl.agent.env.layout import active
 from opsctl.agent.files import folder_mode, write_atomic, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
@@ -105,8 +105,7 @@ def _save(
     now = time.time()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-.") or "env"
     archive_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}"
-    here = active(home)
-    codec = zstd_codec((str(root / "bin" / "python"), *((str(here.python),) if here else ()))) or gzip_codec()
+    codec = zstd_codec((str(root / "bin" / "python"), *pythons(home))) or gzip_codec()
     archive = home.adopted / f"{archive_id}{codec.suffix}"
     part = archive.with_name(f".{archive.name}.{os.getpid()}.part")
 

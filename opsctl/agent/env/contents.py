@@ -9,8 +9,7 @@ from typing import Any
 
 from opsctl.agent.env import drift
 from opsctl.agent.env.layout import EnvPaths, read_env
-from opsctl.agent.env.manifest import VENV, Manifest, listing
-from opsctl.agent.env.manifest import read as read_manifest
+from opsctl.agent.env.manifest import VENV, Manifest, listing, read_or_empty
 from opsctl.agent.env.origins import read_origin
 from opsctl.agent.env.verify import resolve
 from opsctl.agent.env.wheels import Distribution, distributions, owners
@@ -53,12 +52,11 @@ def of(paths: EnvPaths, record: EnvRecord, *, has_files: bool) -> EnvContents:
 
 
 def _manifest(paths: EnvPaths) -> Manifest:
-    try:
-        return read_manifest(paths.manifest)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CheckFailed(
-            f"{paths.manifest} cannot be read any more", hint="`opsctl env rebuild` builds the environment anew"
-        ) from None
+    if manifest := read_or_empty(paths.manifest):
+        return manifest
+    raise CheckFailed(
+        f"{paths.manifest} cannot be read any more", hint="`opsctl env rebuild` builds the environment anew"
+    )
 
 
 def files_by_distribution(root: Path, manifest: Manifest, found: tuple[Distribution, ...]) -> dict[str, dict[str, str]]:

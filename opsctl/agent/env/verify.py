@@ -12,8 +12,7 @@ from typing import Any
 
 from opsctl.agent.env import drift
 from opsctl.agent.env.layout import EnvPaths, find, read_env
-from opsctl.agent.env.manifest import Listing, Manifest, listing
-from opsctl.agent.env.manifest import read as read_manifest
+from opsctl.agent.env.manifest import Listing, Manifest, listing, read_or_empty
 from opsctl.agent.env.steering import library_notes, login_notes, variable_drifts
 from opsctl.agent.env.wheels import Distribution, read_distribution
 from opsctl.agent.hashing import digests
@@ -65,10 +64,7 @@ def check(paths: EnvPaths, *, full: bool) -> EnvCheck:
     """Compare the environment's files with its manifest; `full` hashes every file, on all cores."""
     started = time.monotonic()
     record = read_env(paths.root)
-    try:
-        manifest = read_manifest(paths.manifest)
-    except (OSError, ValueError, KeyError, TypeError):
-        manifest = {}
+    manifest = read_or_empty(paths.manifest)
     if record is None or not manifest:
         lost = Drift("missing", "", paths.manifest.name, "what was built cannot be read any more")
         return EnvCheck(paths.env_id, "full" if full else "quick", 0, 0.0, (lost,))
