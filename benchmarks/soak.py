@@ -18,27 +18,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the tests' lively job is the one that runs live
 
-from opsctl.detect import watcher  # noqa: E402 - after the path
-from opsctl.records.events import End, Tick  # noqa: E402 - after the path
-from tests.support.healthy import HealthyRun  # noqa: E402 - after the path
+from tests.support.healthy import CALM, HealthyRun, judged  # noqa: E402 - after the path
 
 COMMAND = str(Path(sys.executable).with_name("opsctl"))
-CALM = frozenset({"starting", "healthy", "finished"})
 
 
 def alarms(seed: int, minutes: float) -> list[tuple[float, str, str, tuple[str, ...]]]:
     """Every verdict of one made run that is not calm: when, what, and why."""
-    made = HealthyRun(seed, minutes * 60)
-    context = watcher.Context(compile_expected=True, pid=4242, gpu_bus_ids=("0000:17:00.0",))
-    state, found, before = watcher.start(context, 0.0), [], ("", "")
-    for event in made.events():
-        state, _ = watcher.observe(state, event)
-        if isinstance(event, (Tick, End)):
-            verdict = watcher.judge(state)
-            pair = verdict.verdict, verdict.cause
-            if verdict.verdict not in CALM and pair != before:
-                found.append((event.time, *pair, verdict.evidence))
-            before = pair
+    found, before = [], ("", "")
+    for moment, verdict in judged(HealthyRun(seed, minutes * 60)):
+        pair = verdict.verdict, verdict.cause
+        if verdict.verdict not in CALM and pair != before:
+            found.append((moment, *pair, verdict.evidence))
+        before = pair
     return found
 
 
@@ -57,6 +49,8 @@ def live(minutes: float) -> list[str]:
         out = subprocess.run(argv, cwd=folder, env=environment, check=False, stdout=subprocess.PIPE, text=True).stdout
         rows = [json.loads(row) for row in out.splitlines()]
         told = [f"{row['verdict']} {row['cause']}" for row in rows if row["event"] == "verdict"]
+        if not told or told[-1].split()[0] in ("starting", "healthy"):
+            raise SystemExit("the watch broke off before the job had ended")
         return [one for one in told if one.split()[0] not in CALM]
 
 

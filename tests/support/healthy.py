@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from opsctl.detect import watcher
 from opsctl.records.events import End, Event, GpuSample, Line, ProcessSample, Sample, Tick
+from opsctl.records.verdict import Verdict
 from tests.support.jobs.lively import NOISE
 
+CALM = frozenset({"starting", "healthy", "finished"})
 KERNEL = (
     "nvme nvme0: I/O 512 QID 3 timeout, completion polled",
     "Out of memory: Killed process 99001 (chrome) total-vm:1kB, anon-rss:1kB",
@@ -92,3 +95,13 @@ class HealthyRun:
             yield Tick(now)
         if dice.random() < 0.001:
             yield Line(now, dice.choice(KERNEL), source="kernel")
+
+
+def judged(run: HealthyRun) -> Iterator[tuple[float, Verdict]]:
+    """What the folds say of a run at every second and at its end."""
+    context = watcher.Context(compile_expected=True, pid=4242, gpu_bus_ids=("0000:17:00.0",))
+    state = watcher.start(context, 0.0)
+    for event in run.events():
+        state, _ = watcher.observe(state, event)
+        if isinstance(event, (Tick, End)):
+            yield event.time, watcher.judge(state)
