@@ -8,17 +8,14 @@ recorder's own cost is recorder_cost.py's part, and is run from here too.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
-import secrets
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +25,15 @@ sys.path.insert(0, str(ROOT))  # the tests' faults and services are what is meas
 from opsctl.detect import lines, watcher  # noqa: E402 - after the path
 from opsctl.ops.diagnose import case_in, diagnose  # noqa: E402 - after the path
 from opsctl.records.events import GpuSample, Sample  # noqa: E402 - after the path
-from tests.support.docker import IMAGE  # noqa: E402 - after the path
-from tests.support.faults import FAULTS, SHARED_FILE, Fault, evidence_time, settings  # noqa: E402 - after the path
+from tests.support.faults import (  # noqa: E402 - after the path
+    FAULTS,
+    SHARED_FILE,
+    Fault,
+    evidence_time,
+    send_signal,
+    settings,
+    small_container,
+)
 from tests.support.sshd import running_sshd  # noqa: E402 - after the path
 from tests.support.watching import Watch  # noqa: E402 - after the path
 
@@ -37,7 +41,6 @@ COMMAND = str(Path(sys.executable).with_name("opsctl"))
 SCAN_MB_S, SCAN_GROWTH_MIB, VERDICT_S = 5.0, 16.0, 1.0
 ROW = "2026-11-02 10:00:{:02d} INFO trainer: step {}/1000000 | loss {:.4f} | grad_norm 0.512 | 31,250 tok/s\n"
 NOISE = "/srv/env/lib/python3.11/site-packages/torch/utils/data.py:12: UserWarning: this was deprecated {} steps ago\n"
-MEMORY = "320m"
 
 
 # --- scan ------------------------------------------------------------------------------------------
@@ -71,6 +74,8 @@ def scan(size_mib: int) -> bool:
             child = subprocess.Popen([COMMAND, "diagnose", str(log)], stdout=subprocess.DEVNULL)
             _, status, used = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
+            if child.returncode != 0:
+                raise SystemExit(f"opsctl diagnose ended with {child.returncode} on a healthy log")
             wall, megabytes = time.monotonic() - began, log.stat().st_size / 1e6
             cpu = used.ru_utime + used.ru_stime
             peaks.append(used.ru_maxrss / 1024)
@@ -123,18 +128,6 @@ def cases() -> bool:
 # --- faults ----------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def container() -> Iterator[str]:
-    """A container with little memory and a small /dev/shm."""
-    name = f"opsctl-benchmark-{secrets.token_hex(4)}"
-    limits = ("--memory", MEMORY, "--memory-swap", MEMORY, "--shm-size", "64m")
-    subprocess.run(("docker", "run", "-d", "--init", "--name", name, *limits, IMAGE), check=True, capture_output=True)
-    try:
-        yield name
-    finally:
-        subprocess.run(("docker", "rm", "-f", "-v", name), check=True, capture_output=True)
-
-
 class Place:
     """A project whose target is that container behind sshd."""
 
@@ -155,11 +148,7 @@ class Place:
         run = self.opsctl("train", "start", "--name", "job", "--", "python3", "-c", fault.source)
         seen = Watch(self.folder, self.folder / "watch.jsonl")
         try:
-            signalled = 0.0
-            if fault.signal:
-                seen.wait_for("verdict", 60, verdict="healthy")
-                kill = f"date +%s.%N; kill -{fault.signal} {run['run']['job']['pid']}"
-                signalled = float(subprocess.check_output(("docker", "exec", self.name, "sh", "-c", kill)))
+            signalled = send_signal(fault, self.name, run, seen)
             verdict = seen.wait_for("verdict", 60, verdict=fault.verdict, cause=fault.cause)
             if fault.verdict == "crashed" and fault.name != "thread exception":
                 seen.ended(60)
@@ -176,7 +165,7 @@ def faults(tries: int) -> bool:
     print("| fault | verdict | tries | median s | worst s |")
     print("|---|---|---|---|---|")
     everything: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="watch-faults-") as name, container() as box:
+    with tempfile.TemporaryDirectory(prefix="watch-faults-") as name, small_container() as box:
         folder = Path(name)
         with running_sshd(folder / "sshd") as server:
             (folder / "opsctl.yaml").write_text(settings(server.settings, box, "/tmp/opsctl-benchmark"))  # noqa: S108 - in a container of its own

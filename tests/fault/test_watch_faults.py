@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from tests.conftest import Ended
-from tests.support.docker import IMAGE
-from tests.support.faults import FAULTS, SHARED_FILE, STEPS, Fault, evidence_time, settings
+from tests.support.faults import (
+    FAULTS,
+    SHARED_FILE,
+    STEPS,
+    Fault,
+    evidence_time,
+    send_signal,
+    settings,
+    small_container,
+)
 from tests.support.place import ran
 from tests.support.runs import NVIDIA_SMI
 from tests.support.sshd import Sshd
@@ -23,7 +31,6 @@ from tests.support.watching import Watch, watch
 __all__ = ["watch"]
 pytestmark = [pytest.mark.ssh, pytest.mark.docker, pytest.mark.tmux]
 Opsctl = Callable[..., Ended]
-MEMORY = "320m"
 WITHIN_S = 20.0  # far less than a person takes; how soon is measured by benchmarks/watch.py
 SMI = '#!/bin/sh\nNVIDIA_SMI_PLAN=/tmp/plan exec python3 -SE /tmp/plan/nvidia_smi "$@"\n'
 
@@ -31,10 +38,7 @@ SMI = '#!/bin/sh\nNVIDIA_SMI_PLAN=/tmp/plan exec python3 -SE /tmp/plan/nvidia_sm
 @pytest.fixture(scope="module")
 def small() -> Iterator[str]:
     """A container with little memory and a small /dev/shm, and nvidia-smi's stand-in with two busy GPUs."""
-    name = f"opsctl-tests-{secrets.token_hex(4)}"
-    limits = ("--memory", MEMORY, "--memory-swap", MEMORY, "--shm-size", "64m")
-    ran("docker", "run", "-d", "--init", "--name", name, *limits, IMAGE)
-    try:
+    with small_container() as name:
         ran("docker", "exec", name, "mkdir", "-p", "/tmp/plan")
         ran("docker", "cp", str(NVIDIA_SMI), f"{name}:/tmp/plan/nvidia_smi")
         _put(name, "/usr/local/bin/nvidia-smi", SMI)
@@ -44,8 +48,6 @@ def small() -> Iterator[str]:
             name, "/tmp/plan/series.csv", f"{columns}\n0, GPU-a, H200, 97, 61230, 600\n1, GPU-b, H200, 97, 61230, 600\n"
         )
         yield name
-    finally:
-        subprocess.run(("docker", "rm", "-f", "-v", name), capture_output=True, timeout=60, check=True)
 
 
 def _put(container: str, path: str, text: str) -> None:
@@ -72,11 +74,7 @@ def test_a_fault_is_told_soon_after_its_evidence(
     run = _started(opsctl, fault.source)
     seen = watch()
     try:
-        signalled = 0.0
-        if fault.signal:
-            seen.wait_for("verdict", verdict="healthy")
-            kill = f"date +%s.%N; kill -{fault.signal} {run['run']['job']['pid']}"
-            signalled = float(ran("docker", "exec", far, "sh", "-c", kill))
+        signalled = send_signal(fault, far, run, seen)
         verdict = seen.wait_for("verdict", 40, verdict=fault.verdict)
         assert verdict["cause"] == fault.cause
         if fault.verdict == "crashed" and fault.name != "thread exception":

@@ -6,9 +6,16 @@ A job is Python source for any Python 3; times are of this machine's one clock, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from tests.support.docker import IMAGE
+from tests.support.place import ran
+from tests.support.watching import Watch
 
 STEPS = """
 import sys, time
@@ -43,6 +50,7 @@ while True:
     print(f"step {step}/100000 loss 2.5 at {time.time():.3f}", flush=True)
 """
 )
+MEMORY_LIMIT = "320m"
 STOP_EVIDENCE_S = 2.0  # a process that stands still for a shorter time is no finding
 
 
@@ -90,6 +98,27 @@ def _happened(fault: Fault, rows: Rows, signalled: float) -> float:
         overdue = next(row for row in rows("verdict")[-1]["evidence"] if "odd after" in row)
         return row_times(text)[-1] + float(overdue.partition("odd after ")[2].split(" ")[0])
     return signalled or float(rows("exit")[0]["attempts"][0]["ended"])
+
+
+@contextmanager
+def small_container() -> Iterator[str]:
+    """A container with little memory and a small /dev/shm, which the faults can fill."""
+    name = f"opsctl-tests-{secrets.token_hex(4)}"
+    limits = ("--memory", MEMORY_LIMIT, "--memory-swap", MEMORY_LIMIT, "--shm-size", "64m")
+    ran("docker", "run", "-d", "--init", "--name", name, *limits, IMAGE)
+    try:
+        yield name
+    finally:
+        subprocess.run(("docker", "rm", "-f", "-v", name), capture_output=True, timeout=60, check=True)
+
+
+def send_signal(fault: Fault, container: str, run: dict[str, Any], seen: Watch) -> float:
+    """Send the fault's signal once the job is seen to step; when that was, 0 where the job needs none."""
+    if not fault.signal:
+        return 0.0
+    seen.wait_for("verdict", 60, verdict="healthy")
+    kill = f"date +%s.%N; kill -{fault.signal} {run['run']['job']['pid']}"
+    return float(ran("docker", "exec", container, "sh", "-c", kill))
 
 
 def settings(host: Any, container: str, home: str) -> str:
