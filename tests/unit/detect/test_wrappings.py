@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,14 +51,21 @@ def test_the_verdict_stays_the_same_whatever_is_around_the_rows(name: str) -> No
     assert len(FOLDERS) > 100
     changed = []
     for folder in FOLDERS:
-        material = case_in(folder)
+        material, before = _plain(folder)
         text = (folder / "log.txt").read_text()
         around = WRAPPINGS[name](text).encode()
         columns = WIDTH if name == "pane" else 0
-        before, after = _pair(material), _pair(replace(material, log=around, columns=columns))
+        after = _pair(replace(material, log=around, columns=columns))
         if before != after:
             changed.append((folder.name, before, after))
     assert not changed
+
+
+@functools.cache
+def _plain(folder: Path) -> tuple[Material, tuple[str, str]]:
+    """A case as it is, and what is said of it; the same for every wrapping."""
+    material = case_in(folder)
+    return material, _pair(material)
 
 
 def _pair(material: Material) -> tuple[str, str]:
