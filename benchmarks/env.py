@@ -29,9 +29,11 @@ sys.path.insert(0, str(ROOT))  # the tests' small wheels serve the kills
 
 from opsctl.ops.tools import local_uv  # noqa: E402 - after the path
 from tests.support.runs import processes_with  # noqa: E402 - after the path
+from tests.support.until import until  # noqa: E402 - after the path
 from tests.support.wheels import build_wheel  # noqa: E402 - after the path
 
 ROWS = ("no-op", "verify", "uv", "pip")
+PATIENCE_S = 120.0
 NO_OP_LIMIT_S, REBUILD_LIMIT = 1.0, 1.5
 EXPECTED = """\
 Expected before the first measurement: no-op rebuild 0.8 s, half of it Python starting twice; full rebuild 1.4 x uv,
@@ -211,12 +213,16 @@ class Kills:
     def kill_one(self, victim: str, share: float) -> str:
         """Start a rebuild, SIGKILL its client, its uv or all of its job after this share of it; the phase it met."""
         known = set(self.home.glob("runs/*"))
-        client = subprocess.Popen((COMMAND, "env", "rebuild"), cwd=self.folder, stdout=-3, stderr=-3)
-        while not (new := [path for path in self.home.glob("runs/*/metrics.jsonl") if path.parent not in known]):
-            threading.Event().wait(0.01)
-            if client.poll() is not None:
+        nowhere = subprocess.DEVNULL
+        client = subprocess.Popen((COMMAND, "env", "rebuild"), cwd=self.folder, stdout=nowhere, stderr=nowhere)
+
+        def begun() -> list[Path]:
+            new = [path for path in self.home.glob("runs/*/metrics.jsonl") if path.parent not in known]
+            if not new and client.poll() is not None:
                 raise SystemExit(f"a rebuild ended with {client.returncode} before it began")
-        (metrics,) = new
+            return new
+
+        (metrics,) = until(begun, PATIENCE_S, period_s=0.01)
         threading.Event().wait(share * self.build_s)  # any point will do
         if victim == "client":
             client.kill()
@@ -225,9 +231,8 @@ class Kills:
                 is_uv = b"/uv-" in Path(f"/proc/{pid}/cmdline").read_bytes()
                 if victim == "job" or (victim == "uv" and is_uv):
                     os.kill(pid, signal.SIGKILL)
-        client.wait()
-        while not (metrics.parent / "exit.json").exists():
-            threading.Event().wait(0.05)
+        client.wait(PATIENCE_S)
+        until((metrics.parent / "exit.json").exists, PATIENCE_S)
         rows = metrics.read_text().splitlines()
         return str(json.loads(rows[-1])["phase"]) if rows else "start"
 
