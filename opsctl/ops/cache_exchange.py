@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opsctl.errors import CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError, ambiguous
-from opsctl.formats.frames import CHUNK_BYTES
+from platformdirs import user_data_path
+
+from opsctl.errors import FULL, CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError, ambiguous
 from opsctl.formats.output import write_output
 from opsctl.ops.jobs import OnProgress, unheard
+from opsctl.ops.local_file import pieces, sha256_of_file
 from opsctl.ops.workspace import Workspace
 from opsctl.records.cache import Exchanged
 
@@ -31,8 +30,7 @@ _TRIES = 8  # without a byte of progress, within about half a minute
 
 def store() -> Path:
     """Where pulled snapshots lie on this machine unless a folder is named: data, not a cache that may be cleared."""
-    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(base) / "opsctl" / "snapshots"
+    return user_data_path("opsctl") / "snapshots"
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,11 @@ def pull(
     place = _ensure_folder(folder or store())
     offered = _again(lambda _: workspace.client.call("cache-manifest", {"snapshot": snapshot_id}), on_progress)
     record, archive = offered["record"], place / _plain_name(offered["archive"])
-    is_new = not (archive.is_file() and _sha256(archive) == record["archive_sha256"])
+    is_new = not (archive.is_file() and sha256_of_file(archive) == record["archive_sha256"])
     if is_new:
         part = archive.with_name(f".{archive.name}.{record['archive_sha256'][:12]}.part")
         _again(lambda tell: _fetch(workspace, offered, part, tell), on_progress)
-        if _sha256(part) != record["archive_sha256"]:
+        if sha256_of_file(part) != record["archive_sha256"]:
             part.unlink()
             raise CheckFailed(f"{archive.name} arrived damaged; nothing of it was kept", hint="pull it again")
         part.replace(archive)
@@ -113,7 +111,7 @@ def _fetch(workspace: Workspace, offered: dict[str, Any], part: Path, on_progres
                     done += len(message["record"])
                     on_progress({"text": f"pulling {offered['archive']}", "done": done, "total": offered["num_bytes"]})
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
         raise DiskFull(
             f"no space left on this machine for {part.parent}", hint="free space, then pull again: what came is kept"
@@ -131,7 +129,7 @@ def push(workspace: Workspace, source: str, *, trust: bool = False, on_progress:
     size = ours.archive.stat().st_size
     request = {"record": ours.record, "suffix": ours.suffix, "trust": trust, "num_bytes": size}
     on_progress({"text": f"checking {ours.archive.name}", "done": None, "total": None})
-    if _sha256(ours.archive) != ours.record.get("archive_sha256"):
+    if sha256_of_file(ours.archive) != ours.record.get("archive_sha256"):
         raise CheckFailed(
             f"{ours.archive} is damaged: its hash is not the one in its manifest", hint="pull it again from its target"
         )
@@ -148,18 +146,11 @@ def _send(workspace: Workspace, ours: LocalSnapshot, request: dict[str, Any], on
     if offer["is_there"]:  # the link was cut after the last byte
         return str(offer["archive"])
     offset = min(int(offer["have_bytes"]), int(request["num_bytes"]))
-    uploads = _pieces(ours.archive, offset)
+    uploads = pieces(ours.archive, offset)
     answer = workspace.client.call(
         "cache-push", {**request, "offset": offset}, uploads=uploads, on_progress=on_progress
     )
     return str(answer["archive"])
-
-
-def _pieces(path: Path, offset: int) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        while data := file.read(CHUNK_BYTES):
-            yield data
 
 
 def find(source: str) -> LocalSnapshot:
@@ -198,11 +189,6 @@ def _read(path: Path) -> LocalSnapshot:
     if not isinstance(record, dict):
         raise CheckFailed(f"{manifest} is no manifest of a snapshot", hint="pull the snapshot again")
     return LocalSnapshot(record, archive)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Patience:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ import tenacity
 
 from opsctl.errors import CommandFailed
 from opsctl.formats.sources import masked
+from opsctl.ops.local_file import sha256_of_file
 from opsctl.records.env import Sources
 
 Tell = Callable[[int], None]
@@ -87,8 +87,7 @@ def _host(place: SplitResult) -> str:
 
 
 def _check(part: Path, name: str, url: str, sha256: str) -> None:
-    with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = sha256_of_file(part)
     if found != sha256:
         part.unlink()
         raise CommandFailed(

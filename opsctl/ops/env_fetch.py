@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -16,8 +16,9 @@ from opsctl.errors import CommandFailed
 from opsctl.formats.lockfile import Pin, SetOptions, exact_requirements, parse_lock, parse_options
 from opsctl.ops.download import Downloader
 from opsctl.ops.jobs import OnProgress, unheard
+from opsctl.ops.local_file import sha256_of_file
 from opsctl.ops.sets import configured, pinned_set
-from opsctl.ops.tools import run_uv, sha256_of_file
+from opsctl.ops.tools import run_uv
 from opsctl.ops.workspace import Workspace
 
 _SHOWN = 3  # hashes; a package may have dozens of files
@@ -73,8 +74,6 @@ def fetch(workspace: Workspace, folder: Path, name: str | None = None, *, on_pro
 
 def _for_target(workspace: Workspace, options: SetOptions) -> SetOptions:
     """The options, with what the set leaves open asked of the target."""
-    from dataclasses import replace
-
     if options.python and options.platform:
         return options
     found = workspace.client.call("probe")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,12 +18,11 @@ from platformdirs import user_cache_path
 from opsctl.errors import CommandFailed, MissingTool
 from opsctl.formats.sources import failure, masked, source_variables, uv_environment
 from opsctl.ops.jobs import OnProgress, unheard
+from opsctl.ops.local_file import pieces, sha256_of_file
 from opsctl.ops.sets import configured
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import to_json
 from opsctl.records.env import Tool
-
-_CHUNK_BYTES = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -54,18 +52,6 @@ class LocalTool:
 
     path: Path
     tool: Tool
-
-    def pieces(self) -> Iterator[bytes]:
-        """Its bytes."""
-        with self.path.open("rb") as file:
-            while data := file.read(_CHUNK_BYTES):
-                yield data
-
-
-def sha256_of_file(path: Path) -> str:
-    """The file's hash in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _tool(path: Path, sha256: str) -> LocalTool:
@@ -150,4 +136,4 @@ def run_uv(
 def bring(workspace: Workspace, local: LocalTool, *, on_progress: Callable[[dict[str, Any]], None]) -> None:
     """Push the program to the target; the agent refuses it if its hash differs there."""
     request = {"tool": to_json(local.tool)}
-    workspace.client.call("put-tool", request, uploads=local.pieces(), on_progress=on_progress)
+    workspace.client.call("put-tool", request, uploads=pieces(local.path), on_progress=on_progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import tenacity
@@ -10,12 +9,11 @@ import tenacity
 from opsctl.errors import CheckFailed, Disconnected, Unreachable
 from opsctl.formats.lockfile import Pin, normalised
 from opsctl.ops.jobs import OnProgress
-from opsctl.ops.tools import sha256_of_file
+from opsctl.ops.local_file import pieces, sha256_of_file
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import to_json
 from opsctl.records.env import Sources, Wheel
 
-_CHUNK_BYTES = 1 << 19
 _SHOWN = 5
 
 
@@ -80,13 +78,6 @@ def _bring_one(workspace: Workspace, path: Path, wheel: Wheel, on_progress: OnPr
         there = workspace.client.call("wheels-wanted", {"wheels": [to_json(wheel)]})["there"][wheel.name]
         if there < wheel.size:
             body = {"wheel": to_json(wheel), "start": there}
-            workspace.client.call("put-wheel", body, uploads=_pieces(path, there), on_progress=on_progress)
+            workspace.client.call("put-wheel", body, uploads=pieces(path, there), on_progress=on_progress)
 
     again(send)
-
-
-def _pieces(path: Path, start: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(start)
-        while data := file.read(_CHUNK_BYTES):
-            yield data
