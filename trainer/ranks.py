@@ -82,6 +82,10 @@ class Ranks:
         weight, *counts = total.tolist()
         return Share(weight, *(round(count) for count in counts))
 
+    def meet(self) -> None:
+        """Wait until all ranks are here, so that what follows begins at once; raises PeerLost where one is gone."""
+        self.agree(Share(0.0, 0, 0))
+
     def add_up(self, values: Tensor) -> None:
         """Replace `values` by their sum over all ranks; raises PeerLost where one is gone."""
         if self.size > 1:

@@ -192,7 +192,7 @@ class Trainer:
         self._begin("train")
         batches = iter(parts.rows)
         with self.signals.held():
-            self.ranks.agree(Share(0.0, 0, 0))  # so that the first step's time holds no wait for the others
+            self.ranks.meet()  # so that the first step's time holds no wait for the others
             while self.state.step < self.recipe.steps:
                 self._one_step(parts, device, next(batches))
                 if self._is_checkpoint_due():

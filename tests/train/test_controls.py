@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.preflight.releases import known, release_of
+from trainer.compile import release_of
+from trainer.preflight.releases import known
 
 ROOT = Path(__file__).parents[2]
 RELEASE = release_of(torch.__version__)

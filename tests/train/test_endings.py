@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import trainer.endings as endings_module
+from trainer.compile import threads
 from trainer.endings import Ending, ending_of, outcome
-from trainer.preflight import releases
 
 
 def failed(error: str, exit_code: int, ended_at: float) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_a_rank_that_the_launchers_own_stop_killed_has_stopped() -> None:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    for module in (endings_module, releases):
+    for module in (endings_module, threads):
         found = doctest.testmod(module)
         assert found.attempted
         assert not found.failed

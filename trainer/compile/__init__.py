@@ -10,7 +10,7 @@ from trainer.compile.discipline import Discipline
 from trainer.compile.errors import CompileError, SealBroken, SwitchRefused, explain
 from trainer.compile.guard import Compiled, own_code
 from trainer.compile.switches import compiler_options, refuse_silencers, silencing_switches
-from trainer.compile.threads import Lock, Replica, ThreadedReplicas, needs_lock
+from trainer.compile.threads import Lock, Release, Replica, ThreadedReplicas, needs_lock, release_of
 
 __all__ = [
     "CompileError",
@@ -18,6 +18,7 @@ __all__ = [
     "Counters",
     "Discipline",
     "Lock",
+    "Release",
     "Replica",
     "SealBroken",
     "SwitchRefused",
@@ -28,5 +29,6 @@ __all__ = [
     "own_code",
     "read_counters",
     "refuse_silencers",
+    "release_of",
     "silencing_switches",
 ]

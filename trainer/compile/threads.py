@@ -21,12 +21,22 @@ from trainer.compile.errors import CompileError
 from trainer.compile.guard import Compiled
 
 Lock = Literal["auto", "on", "off"]
+Release = tuple[int, int]
+
+
+def release_of(version: str) -> Release:
+    """Return (major, minor).
+
+    >>> release_of("2.13.0+cpu")
+    (2, 13)
+    """
+    major, minor = version.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
 
 
 def needs_lock(version: str | None = None) -> bool:
     """Return whether this release of torch needs a lock over forward and backward of threads that run compiled code."""
-    numbers = (version or torch.__version__).split("+")[0].split(".")
-    return (int(numbers[0]), int(numbers[1])) < (2, 14)
+    return release_of(version or torch.__version__) < (2, 14)
 
 
 class Replica:

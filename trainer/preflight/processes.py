@@ -14,7 +14,7 @@ from trainer.endings import Ending
 from trainer.preflight.replica import ReplicaRun, process_counts
 from trainer.preflight.report import Counts, Topology, counts_from, together
 from trainer.rank_reports import gather_reports, leave_report
-from trainer.ranks import Ranks, Share, join
+from trainer.ranks import Ranks, join
 from trainer.recipe import Recipe
 from trainer.warmup import open_discipline
 
@@ -47,14 +47,14 @@ def _run(recipe: Recipe, device: torch.device, ranks: Ranks) -> Counts:
     discipline = open_discipline(recipe.compile, device, replica=ranks.name)
     with LimitsHit() as limits:
         run = ReplicaRun(recipe, device, discipline.add)
-        ranks.agree(Share(0.0, 0, 0))  # so that all compile at once
+        ranks.meet()  # so that all compile at once
         run.cold()
         after_cold = discipline.counters()
         try:
             discipline.seal()
         except CompileError as error:
             run.note(error)
-        ranks.agree(Share(0.0, 0, 0))
+        ranks.meet()
         run.warm(WARM_S)
     now = discipline.counters()
     discipline.close()

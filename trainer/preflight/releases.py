@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Release = tuple[int, int]
+from trainer.compile import Release, release_of
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,6 @@ FACTS = (
         None, None, "processes that start cold at once compile the same code each; one that is warmed first is shared"
     ),
 )
-
-
-def release_of(version: str) -> Release:
-    """Return (major, minor).
-
-    >>> release_of("2.13.0+cpu")
-    (2, 13)
-    """
-    major, minor = version.split("+")[0].split(".")[:2]
-    return int(major), int(minor)
 
 
 def known(version: str) -> list[str]:
