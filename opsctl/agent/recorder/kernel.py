@@ -13,6 +13,7 @@ from opsctl.agent.recorder.metrics import MetricsTail
 
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _CHUNK_BYTES = 8192
+MAX_SEEN = 4096  # handed rows that are remembered: a kernel may complain for weeks
 UNREADABLE = (
     "the kernel's log is not readable here: Xid and out-of-memory rows are not seen, unless a watch brings them"
 )
@@ -103,7 +104,16 @@ class HandedRows:
         """The rows that came since the last call."""
         data = self._rest + self._tail.read()[1]
         *whole, self._rest = data.split(b"\n")
-        texts = [text for row in whole if isinstance(text := json.loads(row), str)]
-        new = [text for text in dict.fromkeys(texts) if text not in self._seen]
+        new = [text for text in dict.fromkeys(map(_text, whole)) if text and text not in self._seen]
+        if len(self._seen) + len(new) > MAX_SEEN:
+            self._seen.clear()
         self._seen.update(new)
         return new
+
+
+def _text(row: bytes) -> str:
+    """What a row says, "" for one that a full disk cut short."""
+    with contextlib.suppress(ValueError):  # the rows after it are as good as ever
+        text = json.loads(row)
+        return text if isinstance(text, str) else ""
+    return ""

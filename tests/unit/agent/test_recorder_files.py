@@ -12,6 +12,7 @@ import pytest
 from opsctl.agent.files import read_record
 from opsctl.agent.recorder import log as log_module
 from opsctl.agent.recorder.exit_record import RESERVED_BYTES, ExitFile
+from opsctl.agent.recorder.kernel import HandedRows, handed_path
 from opsctl.agent.recorder.log import BACKLOG_LIMIT_BYTES, AppendFile, Log
 from opsctl.agent.recorder.metrics import MetricsTail
 from opsctl.agent.recorder.telemetry import KEEP_S, ROLL_PERIOD_S, Telemetry, aggregate, read_rows, row
@@ -162,3 +163,13 @@ def test_metrics_are_followed_through_a_rewrite(tmp_path: Path) -> None:
     assert tail.read() == (8, b"")
     path.write_bytes(json.dumps({"step": 1}).encode()[:5])
     assert tail.read() == (0, b'{"ste')
+
+
+def test_handed_kernel_rows_come_once_and_a_broken_one_costs_no_other(tmp_path: Path) -> None:
+    handed = HandedRows(tmp_path)
+    assert handed.read() == []
+    handed_path(tmp_path).write_text('"Xid 79"\n"Xid 7\n"Xid 31"\n"Xid 79"\n"half')
+    assert handed.read() == ["Xid 79", "Xid 31"]
+    with handed_path(tmp_path).open("a") as file:
+        file.write(' a row"\n"Xid 31"\n')
+    assert handed.read() == ["half a row"]
