@@ -122,7 +122,8 @@ def _pane_events(space: Workspace, pane: Pane, *, once: bool) -> Generator[Watch
 
 def _steps(events: Iterable[WatchEvent], target: str, *, fail_fast: bool) -> Generator[Step, None, None]:
     """Each event with the state after it; ends early where a failing verdict is the end."""
-    from opsctl.ops.watch_state import FAILING, WatchState, observe
+    from opsctl.ops.watch_state import WatchState, observe
+    from opsctl.records.verdict import FAILING
 
     state = WatchState(target)
     for event in events:

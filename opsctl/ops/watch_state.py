@@ -29,7 +29,6 @@ EXIT_CODES = {
     "unknown": 4,
     "stopped": 75,
 }
-FAILING = frozenset({"eager_fallback", "hung", "crashed"})
 
 
 @dataclass(frozen=True)

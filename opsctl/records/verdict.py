@@ -15,6 +15,7 @@ VERDICTS = (
     "stopped",
     "unknown",
 )
+FAILING = frozenset({"eager_fallback", "hung", "crashed"})  # they call for a person
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from opsctl.records.baseline import Baseline
 from opsctl.records.call import to_json
 from opsctl.records.events import End, Event, Line, Sample, Tick
 from opsctl.records.run import RunSpec
-from opsctl.records.verdict import Finding, Verdict
+from opsctl.records.verdict import FAILING, Finding, Verdict
 
 JUDGE_PERIOD_S = 0.5
 PUBLISH_PERIOD_S = 1.0  # for news of the step alone
@@ -71,7 +71,7 @@ class Detection:
     @property
     def is_well(self) -> bool:
         """Whether the newest verdict asks nobody to come."""
-        return self.verdict.verdict not in ("hung", "crashed", "eager_fallback")
+        return self.verdict.verdict not in FAILING
 
     def begin(self, context: watcher.Context, now: float, *, log_offset: int) -> None:
         """Watch a new attempt, which knows nothing of the one before."""
