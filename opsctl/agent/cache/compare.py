@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from opsctl.agent.cache.conditions import compare, machine_conditions, place_of_jobs
 from opsctl.agent.cache.key import CacheKey
-from opsctl.agent.cache.live import LivePaths, key_for, listing, live_of, read_json, read_warmed
+from opsctl.agent.cache.live import LivePaths, all_lives, key_for, listing, live_of, read_key, read_warmed
 from opsctl.agent.cache.portable import portable_digests
 from opsctl.agent.cache.snapshots import all_snapshots, pick
 from opsctl.agent.home import Home
@@ -46,23 +46,22 @@ def _snapshot_side(record: SnapshotRecord) -> Side:
     return Side(f"snapshot {record.snapshot_id}", record.key, warmed, record, None)
 
 
-def _live_side(live: LivePaths, key: dict[str, str]) -> Side:
-    return Side(f"live cache {live.root.name}", key, read_warmed(live), None, live)
+def _live_side(live: LivePaths, key: CacheKey) -> Side:
+    return Side(f"live cache {live.root.name}", key.fields, read_warmed(live), None, live)
 
 
 def side(home: Home, name: str, *, uses_env: bool) -> Side:
     """The cache called `name`: `live` (the job's), the beginning of a live cache's name, or of a snapshot's."""
     if name == LIVE:
         key = key_for(home, uses_env=uses_env)
-        return _live_side(live_of(home, key), key.fields)
-    roots = list(home.live_caches.iterdir()) if home.live_caches.is_dir() else []
-    matches = [root for root in roots if root.name.startswith(name) and not root.name.startswith(".")]
-    exact = [root for root in matches if root.name == name]
+        return _live_side(live_of(home, key), key)
+    matches = [live for live in all_lives(home) if live.root.name.startswith(name)]
+    exact = [live for live in matches if live.root.name == name]
     if exact or len(matches) == 1:
-        live = LivePaths((exact or matches)[0])
-        return _live_side(live, {field: str(value) for field, value in read_json(live.key).items()})
+        live = (exact or matches)[0]
+        return _live_side(live, read_key(live))
     if matches:
-        raise ambiguous(name, sorted(root.name for root in matches), noun="live caches")
+        raise ambiguous(name, [live.root.name for live in matches], noun="live caches")
     return _snapshot_side(pick(home, name))
 
 
@@ -122,15 +121,12 @@ def explain(call: Call) -> CacheExplanation:
 
 def _likely(home: Home, key: CacheKey) -> Side:
     """What somebody wonders about who names nothing: the live cache, or where it is empty the nearest other one."""
-    here = _live_side(live_of(home, key), key.fields)
+    here = _live_side(live_of(home, key), key)
     if here.num_files:
         return here
     others = [_snapshot_side(record) for record in all_snapshots(home)]
-    roots = sorted(home.live_caches.iterdir()) if home.live_caches.is_dir() else []
-    for root in roots:
-        live = LivePaths(root)
-        if not root.name.startswith(".") and root != live_of(home, key).root and listing(root):
-            others.append(_live_side(live, {name: str(value) for name, value in read_json(live.key).items()}))
+    lives = (live for live in all_lives(home) if live != live_of(home, key) and listing(live.root))
+    others += [_live_side(live, read_key(live)) for live in lives]
     if not others:
         raise CheckFailed(
             f"the live cache {key.digest} is empty, and there is no other cache on the target",

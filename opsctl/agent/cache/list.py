@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.agent.cache.key import CacheKey
-from opsctl.agent.cache.live import LivePaths, current_key, listing, read_json, read_warmed
+from opsctl.agent.cache.live import LivePaths, all_lives, current_key, listing, read_key, read_warmed
 from opsctl.agent.cache.snapshot import is_saved
 from opsctl.agent.cache.snapshots import all_snapshots, summary
 from opsctl.agent.home import Home
@@ -16,7 +16,7 @@ def _live(home: Home, live: LivePaths, current: CacheKey | None) -> LiveCache:
     return LiveCache(
         key=live.root.name,
         path=str(live.root),
-        fields={name: str(value) for name, value in read_json(live.key).items()},
+        fields=read_key(live).fields,
         num_files=len(files),
         size_mib=round(sum(size for size, _ in files.values()) / 2**20, 2),
         is_current=current is not None and live.root.name == current.digest,
@@ -29,8 +29,7 @@ def list_caches(call: Call) -> CacheList:
     """All live caches, and all snapshots newest first."""
     home = call.home
     current = current_key(home)
-    roots = sorted(home.live_caches.iterdir()) if home.live_caches.is_dir() else []
     return CacheList(
-        live=tuple(_live(home, LivePaths(root), current) for root in roots if not root.name.startswith(".")),
+        live=tuple(_live(home, live, current) for live in all_lives(home)),
         snapshots=tuple(summary(home, record, current) for record in all_snapshots(home)),
     )

@@ -113,6 +113,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
+def read_key(live: LivePaths) -> CacheKey:
+    """The key that a live cache says it has; one without fields where it says none."""
+    return CacheKey({name: str(value) for name, value in read_json(live.key).items()})
+
+
+def all_lives(home: Home) -> list[LivePaths]:
+    """Every live cache, and what restores put aside."""
+    roots = sorted(home.live_caches.iterdir()) if home.live_caches.is_dir() else []
+    return [LivePaths(root) for root in roots if root.is_dir() and not root.name.startswith(".")]
+
+
 def read_warmed(live: LivePaths) -> dict[str, Warmed]:
     """What each job's last prewarm left here."""
     return {job: from_json(Warmed, one) for job, one in read_json(live.warmed).items()}

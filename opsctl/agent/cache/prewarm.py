@@ -11,8 +11,7 @@ from typing import Any
 
 from opsctl.agent import jobs
 from opsctl.agent.cache.conditions import machine_conditions, with_threads
-from opsctl.agent.cache.key import CacheKey
-from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, read_json, read_warmed, remember_warmed
+from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, read_key, read_warmed, remember_warmed
 from opsctl.agent.cache.snapshot import cache_lock
 from opsctl.agent.env.place import place
 from opsctl.agent.files import write_record
@@ -62,9 +61,8 @@ def warm(
 ) -> Warmed:
     """Run the prewarm and keep in the live cache what it left."""
     folder = Path.cwd()
-    key = CacheKey({name: str(value) for name, value in read_json(live.key).items()})
-    home = Home.at(str(live.root.parents[2]))
-    with held(cache_lock(home, key), operator=operator, why=f"cache prewarm of {job}", wait_s=jobs.LOCK_WAIT_S) as left:
+    lock = cache_lock(Home.at(str(live.root.parents[2])), read_key(live))
+    with held(lock, operator=operator, why=f"cache prewarm of {job}", wait_s=jobs.LOCK_WAIT_S) as left:
         if left:
             progress.phase("lock", left)
         before = listing(live.root)

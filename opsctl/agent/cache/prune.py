@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from opsctl.agent import jobs
 from opsctl.agent.cache.key import CacheKey, key_without_env
-from opsctl.agent.cache.live import Listing, LivePaths, current_key, listing, read_json
+from opsctl.agent.cache.live import Listing, LivePaths, all_lives, current_key, listing, read_json, read_key
 from opsctl.agent.cache.snapshot import cache_lock, is_saved, take
 from opsctl.agent.cache.snapshots import PART_PREFIX, all_snapshots, archive_path, record_path
 from opsctl.agent.env.layout import standing
@@ -80,10 +80,8 @@ class _Pruning:
         """Live caches, and what restores put aside."""
         in_use = keys_in_use(self._home)
         used = {run.spec.cache_dir for run in all_runs(self._home) if is_live(self._home.run(run.run_id))}
-        roots = sorted(self._home.live_caches.iterdir()) if self._home.live_caches.is_dir() else []
-        for root in roots:
-            if not root.name.startswith(".") and root.is_dir():
-                self._live(LivePaths(root), is_wanted=root.name in in_use, is_used=str(root) in used)
+        for live in all_lives(self._home):
+            self._live(live, is_wanted=live.root.name in in_use, is_used=str(live.root) in used)
 
     def _live(self, live: LivePaths, *, is_wanted: bool, is_used: bool) -> None:
         files = listing(live.root)
@@ -113,8 +111,7 @@ class _Pruning:
         self._remove(item, why)
 
     def _delete(self, live: LivePaths) -> None:
-        key = CacheKey({name: str(value) for name, value in read_json(live.key).items()})
-        with held(cache_lock(self._home, key), operator=self._call.operator, why="cache prune"):
+        with held(cache_lock(self._home, read_key(live)), operator=self._call.operator, why="cache prune"):
             shutil.rmtree(live.root)
 
     def snapshots(self, keep: int) -> None:

@@ -23,6 +23,7 @@ from opsctl.agent.cache.live import (
     listing_digest,
     live_of,
     read_json,
+    read_key,
     read_warmed,
 )
 from opsctl.agent.cache.portable import make_portable
@@ -185,8 +186,8 @@ def take(home: Home, key_digest: str, progress: jobs.Phases, *, operator: str) -
     """Save the live cache of this key; one with the same content is not saved twice."""
     started = time.monotonic()
     live = LivePaths(home.live_caches / key_digest)
-    fields = {name: str(value) for name, value in read_json(live.key).items()}
-    with held(cache_lock(home, CacheKey(fields)), operator=operator, why="cache snapshot", wait_s=jobs.LOCK_WAIT_S):
+    key = read_key(live)
+    with held(cache_lock(home, key), operator=operator, why="cache snapshot", wait_s=jobs.LOCK_WAIT_S):
         _sweep(home)
         _ensure_room(home, listing(live.root))
         staging = home.snapshots / f".staging-{os.getpid()}"
@@ -197,9 +198,9 @@ def take(home: Home, key_digest: str, progress: jobs.Phases, *, operator: str) -
             make_portable(staging, files, root=str(live.root))
             progress.phase("hash", f"{len(files)} files")
             hashes = dict(digests(staging, sorted(files)))
-            record = saved_as(home, fields, content_digest(hashes))
+            record = saved_as(home, key.fields, content_digest(hashes))
             is_new = record is None
-            record = record or _write(home, live, fields, staging, hashes, progress)
+            record = record or _write(home, live, key.fields, staging, hashes, progress)
             remember(home, record, operator=operator, how="made here")
         finally:
             shutil.rmtree(staging, ignore_errors=True)  # the next snapshot sweeps what is left
