@@ -86,12 +86,25 @@ def remember_key(paths: EnvPaths, answer: dict[str, Any]) -> CacheKey:
     return key
 
 
+def _kept(paths: EnvPaths) -> tuple[CacheKey, dict[str, str]] | None:
+    """The key kept beside an environment and the machine that it is of, None where it cannot be read."""
+    try:
+        found = json.loads(paths.cache_key.read_text())
+        return CacheKey(dict(found["fields"])), dict(found["machine"])
+    except (OSError, ValueError, KeyError, TypeError):  # somebody edited it: as good as none
+        return None
+
+
+def kept_key(paths: EnvPaths) -> CacheKey | None:
+    """The key that was kept beside an environment, whatever the machine is now; asks nobody."""
+    kept = _kept(paths)
+    return kept[0] if kept else None
+
+
 def key_of(paths: EnvPaths) -> CacheKey:
     """The key of jobs in this environment; asks the environment only where nothing valid is kept."""
-    if paths.cache_key.is_file():
-        kept = json.loads(paths.cache_key.read_text())
-        if kept["machine"] == machine():
-            return CacheKey(kept["fields"])
+    if (kept := _kept(paths)) and kept[1] == machine():
+        return kept[0]
     record = read_env(paths.root)
     has_torch = record is not None and "torch" in record.packages
     return remember_key(paths, proof.ask(paths.python, torch=has_torch))

@@ -7,8 +7,8 @@ import time
 from collections import defaultdict
 
 from opsctl.agent import jobs
-from opsctl.agent.cache.key import CacheKey, key_without_env
-from opsctl.agent.cache.live import Listing, LivePaths, all_lives, current_key, listing, read_json, read_key
+from opsctl.agent.cache.key import CacheKey, kept_key, key_without_env
+from opsctl.agent.cache.live import Listing, LivePaths, all_lives, current_key, listing, read_key
 from opsctl.agent.cache.snapshot import cache_lock, is_saved, take
 from opsctl.agent.cache.snapshots import PART_PREFIX, all_snapshots, archive_path, record_path
 from opsctl.agent.env.layout import standing
@@ -48,10 +48,8 @@ def prune(call: Call) -> PruneOutcome:
 
 def keys_in_use(home: Home) -> set[str]:
     """The digests of the keys of all environments that stand, and of jobs without one; asks no environment."""
-    kept = [read_json(paths.cache_key) for paths, _ in standing(home)]
-    found = {CacheKey(one["fields"]).digest for one in kept if one}
-    current = current_key(home)
-    return found | {key_without_env().digest} | ({current.digest} if current else set())
+    found = (current_key(home), key_without_env(), *(kept_key(paths) for paths, _ in standing(home)))
+    return {key.digest for key in found if key}
 
 
 def surplus(found: list[SnapshotRecord], keep: int, needed: set[str]) -> list[SnapshotRecord]:

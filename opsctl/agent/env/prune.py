@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from opsctl.agent.cache.key import CacheKey
-from opsctl.agent.cache.live import LivePaths, listing, read_json
+from opsctl.agent.cache.key import kept_key
+from opsctl.agent.cache.live import listing, live_of
 from opsctl.agent.cache.snapshot import is_saved
 from opsctl.agent.env.layout import REMOVED, EnvPaths, active, is_active_name, standing
 from opsctl.agent.env.plan import LOCK_NAME
@@ -116,17 +116,9 @@ def disk_mib(root: Path) -> float:
 
 def _lost_cache(home: Home, paths: EnvPaths, found: list[tuple[EnvPaths, EnvRecord]], why: Mapping[str, Any]) -> str:
     """The live cache that no environment fits any more once this one is gone, and that no snapshot holds."""
-    digest = _key_digest(paths)
-    if not digest or digest in {_key_digest(other) for other, _ in found if other.env_id in why}:
+    key = kept_key(paths)
+    if key is None or key in [kept_key(other) for other, _ in found if other.env_id in why]:
         return ""
-    live = LivePaths(home.live_caches / digest)
+    live = live_of(home, key)
     files = listing(live.root)
-    return digest if files and not is_saved(home, live, files) else ""
-
-
-def _key_digest(paths: EnvPaths) -> str:
-    """The key of the environment's caches as it is kept there, "" where it is not, or not readable any more."""
-    try:
-        return CacheKey(read_json(paths.cache_key)["fields"]).digest
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return key.digest if files and not is_saved(home, live, files) else ""

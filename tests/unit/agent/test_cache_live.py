@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from opsctl.agent.cache import snapshot
-from opsctl.agent.cache.key import CacheKey, differences, fields, parse_isa
+from opsctl.agent.cache.key import CacheKey, differences, fields, key_without_env, parse_isa
 from opsctl.agent.cache.live import LivePaths, content_digest, listing, listing_digest, read_warmed, remember_warmed
 from opsctl.agent.cache.prewarm import is_warm
+from opsctl.agent.cache.prune import keys_in_use
+from opsctl.agent.env.layout import EnvPaths
+from opsctl.agent.files import write_record
+from opsctl.agent.home import Home
 from opsctl.errors import Busy
 from opsctl.records.cache import Warmed
+from opsctl.records.env import EnvRecord
 
 CPU = "processor: 0\nflags\t\t: fpu vme avx avx2 fma hypervisor\n\nprocessor: 1\nflags: other\n"
 ANSWER = {
@@ -59,6 +64,18 @@ def test_keys_differ_field_by_field() -> None:
         "env: nothing here, x in the snapshot",
     )
     assert differences(ours, ours) == ()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"fields": 1, "machine": {}}', '{"fields": {}}'])
+def test_an_environment_whose_kept_key_was_edited_keeps_no_cache_from_being_pruned(tmp_path: Path, text: str) -> None:
+    home = Home(tmp_path / "home")
+    home.ensure()
+    good, bad = (EnvPaths(home.envs / name) for name in ("good", "bad"))
+    for paths, kept in ((good, '{"fields": {"torch": "1"}, "machine": {}}'), (bad, text)):
+        paths.root.mkdir()
+        write_record(paths.record, EnvRecord("a", "ab", "1", 1.0, "3.11.1", "x"))
+        paths.cache_key.write_text(kept)
+    assert keys_in_use(home) == {CacheKey({"torch": "1"}).digest, key_without_env().digest}
 
 
 @pytest.fixture
