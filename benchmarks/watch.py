@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))  # the tests' faults and services are what is meas
 from opsctl.detect import lines, watcher  # noqa: E402 - after the path
 from opsctl.ops.diagnose import case_in, diagnose  # noqa: E402 - after the path
 from opsctl.records.events import GpuSample, Sample  # noqa: E402 - after the path
+from tests.support.cases import folders  # noqa: E402 - after the path
 from tests.support.faults import (  # noqa: E402 - after the path
     FAULTS,
     SHARED_FILE,
@@ -115,7 +116,7 @@ def cases() -> bool:
     print("| case | verdict | cause | clear after | of rows | ms |")
     print("|---|---|---|---|---|---|")
     times = []
-    for folder in sorted(path.parent for path in (ROOT / "tests" / "data" / "watch").glob("*/case.yaml")):
+    for folder in folders("watch"):
         found = diagnose(case_in(folder))
         times.append(1000 * found.took_s)
         after = f"{found.decided.kind} {found.decided.number or ''}".strip()

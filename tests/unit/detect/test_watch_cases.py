@@ -5,32 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from opsctl.ops.diagnose import case_in, diagnose
-from opsctl.records.verdict import VERDICTS, Verdict
+from opsctl.records.verdict import VERDICTS
+from tests.support.cases import ALARMS, DATA, check, expected_of, folders
 
-DATA = Path(__file__).parents[2] / "data"
-FOLDERS = sorted(path.parent for root in ("watch", "watch_own") for path in (DATA / root).glob("*/case.yaml"))
-ALARMS = {"degraded", "eager_fallback", "hung", "crashed"}
-
-
-def _case(folder: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load((folder / "case.yaml").read_text(encoding="utf-8")))
-
-
-def _pairs(case: dict[str, Any]) -> set[tuple[str, str]]:
-    expected = case["expected"]
-    return {(pair["verdict"], pair["cause"]) for pair in (expected, *expected["accept"])}
-
-
-def _is_right(verdict: Verdict, case: dict[str, Any]) -> bool:
-    pairs = _pairs(case)
-    quiet = verdict.verdict in ("healthy", "finished") and verdict.cause == "ok"
-    return (verdict.verdict, verdict.cause) in pairs or (quiet and verdict.verdict in {pair[0] for pair in pairs})
+FOLDERS = folders("watch", "watch_own")
 
 
 def _rows(data: bytes) -> Iterator[bytes]:
@@ -48,11 +30,9 @@ def _random_pieces(data: bytes, seed: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
 def test_the_verdict_is_right_however_the_log_is_cut(folder: Path) -> None:
-    case, material = _case(folder), case_in(folder)
+    material = case_in(folder)
     verdict = diagnose(material).verdict
-    assert _is_right(verdict, case), (verdict, case["expected"])
-    assert verdict.verdict not in case["expected"]["forbid"]["verdicts"]
-    assert verdict.cause not in case["expected"]["forbid"]["causes"]
+    check(verdict.verdict, verdict.cause, expected_of(folder))
     if verdict.verdict in ALARMS:
         assert verdict.evidence
         assert verdict.advice
@@ -63,14 +43,9 @@ def test_the_verdict_is_right_however_the_log_is_cut(folder: Path) -> None:
 def test_the_cases_cover_every_cause_of_the_table() -> None:
     table = (DATA / "watch" / "FORMAT.md").read_text(encoding="utf-8").split("## Causes")[1].split("## Scoring")[0]
     causes = {row.split("`")[1] for row in table.splitlines() if row.startswith("| `")}
-    met = {pair[1] for folder in FOLDERS for pair in (next(iter(_expected(folder))),)}
+    met = {expected_of(folder)["cause"] for folder in FOLDERS}
     assert not causes - met - {"cause_unknown"}
 
 
-def _expected(folder: Path) -> Iterator[tuple[str, str]]:
-    expected = _case(folder)["expected"]
-    yield expected["verdict"], expected["cause"]
-
-
 def test_expected_verdicts_are_words_of_the_vocabulary() -> None:
-    assert {verdict for folder in FOLDERS for verdict, _ in _expected(folder)} <= set(VERDICTS)
+    assert {expected_of(folder)["verdict"] for folder in FOLDERS} <= set(VERDICTS)

@@ -12,8 +12,8 @@ import yaml
 
 from opsctl.ops.diagnose import case_in, diagnose
 from opsctl.ops.material import Material
+from tests.support.cases import folders
 
-DATA = Path(__file__).parents[2] / "data" / "watch_own"
 WIDTH = 80
 
 
@@ -24,7 +24,7 @@ def _is_plain(folder: Path) -> bool:
     return case.get("log_form") == "joined" and log.exists() and log.read_bytes().isascii()
 
 
-FOLDERS = [path.parent for path in sorted(DATA.glob("*/case.yaml")) if _is_plain(path.parent)]
+FOLDERS = [folder for folder in folders("watch_own") if _is_plain(folder)]
 
 
 def _each(form: str) -> Callable[[str], str]:
