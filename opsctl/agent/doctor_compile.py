@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pkgutil
 import subprocess
 
 from opsctl.agent.env.layout import find
+from opsctl.agent.env.scripts import program
 from opsctl.agent.session import Call
 from opsctl.errors import CheckFailed, TimedOut
 from opsctl.records.call import from_json
@@ -24,7 +24,7 @@ def facts(call: Call) -> CompileFacts:
     env = find(call.home)
     names = call.request["variables"]
     variables = {name: os.environ[name] for name in names if name in os.environ}
-    argv = (str(env.python), "-I", "-B", "-c", _source())
+    argv = (str(env.python), "-I", "-B", "-c", program("compile_probe_script"))
     child = call.session.spawn(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
     call.session.progress("asking the environment's torch")
     try:
@@ -42,9 +42,3 @@ def facts(call: Call) -> CompileFacts:
             hint="`opsctl env verify` says what changed in it",
         ) from None
     return from_json(CompileFacts, {**answer, "env_id": env.env_id, "variables": variables})
-
-
-def _source() -> str:
-    data = pkgutil.get_data("opsctl.agent.env", "compile_probe_script.py")
-    assert data is not None, "the probe is packed with the agent"
-    return data.decode()

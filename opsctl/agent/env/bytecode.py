@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import os
-import pkgutil
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from opsctl.agent.env.install import Installed
 from opsctl.agent.env.manifest import Seen
 from opsctl.agent.env.python import Python
+from opsctl.agent.env.scripts import program
 from opsctl.agent.files import folder_mode
 from opsctl.agent.home import Home
 from opsctl.agent.jobs import Progress
@@ -169,16 +169,10 @@ def _write(path: str, data: memoryview, mtime_ns: int) -> None:
         os.close(descriptor)
 
 
-def _source() -> str:
-    data = pkgutil.get_data("opsctl.agent.env", "compile_script.py")
-    assert data is not None, "the script is packed with the agent"
-    return data.decode()
-
-
 def _compile(root: Path, paths: list[str], progress: Progress, interpreter: Path) -> None:
     num_workers = len(os.sched_getaffinity(0))
     request = json.dumps({"root": str(root), "paths": paths, "num_workers": num_workers})
-    argv = (str(interpreter), "-I", "-B", "-W", "ignore", "-c", _source())
+    argv = (str(interpreter), "-I", "-B", "-W", "ignore", "-c", program("compile_script"))
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as errors, subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=errors) as child:
         assert child.stdin is not None, "it was asked for"

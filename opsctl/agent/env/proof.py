@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pkgutil
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+from opsctl.agent.env.scripts import program
 from opsctl.errors import CheckFailed, TimedOut
 
 _LIMIT_S = 300.0
@@ -18,19 +18,13 @@ _SMI_LIMIT_S = 20.0
 Answer = dict[str, Any]
 
 
-def _source() -> str:
-    data = pkgutil.get_data("opsctl.agent.env", "probe_script.py")
-    assert data is not None, "the probe is packed with the agent"
-    return data.decode()
-
-
 def ask(python: Path, *, distributions: tuple[str, ...] = (), torch: bool) -> Answer:
     """What the environment's Python answers; raises CheckFailed if it gives no answer."""
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         done = subprocess.run(
-            (str(python), "-I", "-B", "-c", _source()),
+            (str(python), "-I", "-B", "-c", program("probe_script")),
             input=json.dumps({"distributions": list(distributions), "torch": torch}),
             env=environment,
             cwd="/",
