@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from opsctl.agent.processes import pids, words
 from tests.conftest import Ended
 from tests.support.panes import ForeignSession, foreign
 from tests.support.place import Place
@@ -53,19 +54,8 @@ def _steps(rows: list[str]) -> list[int]:
 
 def _pid(argv: tuple[str, ...]) -> int:
     """The process with this command line."""
-
-    def found() -> list[int]:
-        wanted = "\0".join(argv) + "\0"
-        return [int(one.parent.name) for one in Path("/proc").glob("[0-9]*/cmdline") if _text(one) == wanted]
-
-    return until(found)[0]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # gone
-        return ""
+    wanted = tuple(map(os.fsencode, argv))
+    return until(lambda: [pid for pid in pids() if words(pid) == wanted])[0]
 
 
 @pytest.mark.usefixtures("runs")
