@@ -13,7 +13,7 @@ from pathlib import Path
 
 from opsctl.agent.files import read_record
 from opsctl.agent.home import RunPaths
-from opsctl.agent.processes import carrying, stat
+from opsctl.agent.processes import carrying, stat, words
 from opsctl.agent.recorder.helper import Helper
 from opsctl.agent.recorder.loop import Loop
 from opsctl.records.run import RunRecord
@@ -138,7 +138,7 @@ def _dump(pid: int, tool: str | None, deadline: float) -> Dump:
 
 def _head(pid: int) -> str:
     """What /proc says: command line, and for each thread its name, state and what it waits for in the kernel."""
-    rows = [f"=== pid {pid}: {_read(Path(f'/proc/{pid}/cmdline')).replace(chr(0), ' ').strip()}"]
+    rows = [f"=== pid {pid}: {b' '.join(words(pid)).decode(errors='replace').strip()}"]
     with contextlib.suppress(OSError):  # gone
         for task in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda path: int(path.name)):
             state = _read(task / "stat").rpartition(")")[2].split()[:1]
