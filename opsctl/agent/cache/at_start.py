@@ -6,7 +6,6 @@ Never touches a cache that holds anything, and never keeps a run from starting: 
 from __future__ import annotations
 
 from opsctl.agent.cache.conditions import compare, machine_conditions, place_of_jobs
-from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.known import is_known
 from opsctl.agent.cache.live import key_for, listing, live_of, read_warmed
 from opsctl.agent.cache.restore import bring_back
@@ -29,9 +28,10 @@ def look(call: Call) -> StartCache:
     live = live_of(call.home, key)
     if listing(live.root):
         return judge(read_warmed(live).get(job), job, conditions) if has_prewarm else StartCache()
-    record = _fitting(call, job, key)
+    stand = [one for one in all_snapshots(call.home) if one.key == key.fields]
+    record = _trusted(call, job, stand)
     if record is None:
-        return StartCache((_none_text(call, job, key),) if has_prewarm else ())
+        return StartCache((_none_text(job, stand),) if has_prewarm else ())
     try:
         found = bring_back(call, record, key, replace=False)
     except OpsctlError as error:
@@ -55,14 +55,13 @@ def judge(warmed: Warmed | None, job: str, conditions: dict[str, str]) -> StartC
     return StartCache((f"since the compile cache was warmed for {job}, this changed: {shown}{more}",))
 
 
-def _fitting(call: Call, job: str, key: CacheKey) -> SnapshotRecord | None:
-    """The newest snapshot of this key that this target trusts, one that was warmed for the job before any other."""
-    fitting = [one for one in all_snapshots(call.home) if one.key == key.fields and is_known(call.home, one)]
-    warmed = [one for one in fitting if job in one.warmed]
-    return next(iter(warmed or fitting), None)
+def _trusted(call: Call, job: str, stand: list[SnapshotRecord]) -> SnapshotRecord | None:
+    """The newest snapshot that this target trusts, one that was warmed for the job before any other."""
+    trusted = [one for one in stand if is_known(call.home, one)]
+    warmed = [one for one in trusted if job in one.warmed]
+    return next(iter(warmed or trusted), None)
 
 
-def _none_text(call: Call, job: str, key: CacheKey) -> str:
-    stand = [one for one in all_snapshots(call.home) if one.key == key.fields]
+def _none_text(job: str, stand: list[SnapshotRecord]) -> str:
     why = "this target does not trust the snapshot that fits" if stand else "no snapshot fits"
     return f"the compile cache is cold, and {why}: everything is compiled now (`opsctl cache explain --job {job}`)"
