@@ -51,7 +51,7 @@ class Downloader:
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_PASSING),
             stop=tenacity.stop_after_attempt(_NUM_TRIES),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
+            wait=tenacity.wait_exponential(multiplier=0.2, max=5.0) + tenacity.wait_random(0.0, 0.3),
             reraise=True,
         )
         try:

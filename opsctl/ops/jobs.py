@@ -9,6 +9,8 @@ from opsctl.errors import Disconnected, Unreachable
 from opsctl.ops.workspace import Workspace
 
 if TYPE_CHECKING:
+    import tenacity
+
     from opsctl.records.run import RunRecord
 
 OnProgress = Callable[[dict[str, Any]], None]
@@ -18,23 +20,24 @@ def unheard(message: dict[str, Any]) -> None:
     """Progress that nobody asked for."""
 
 
+def reconnecting(on_progress: OnProgress = unheard, text: str = "") -> tenacity.Retrying:
+    """Try again after each lost link, of which `text` tells, for as long as it takes: the target's work goes on."""
+    import tenacity  # 25 ms that a command with nothing to try again must not pay
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type((Disconnected, Unreachable)),
+        wait=tenacity.wait_exponential(multiplier=0.2, max=5.0) + tenacity.wait_random(0.0, 0.3),
+        before_sleep=lambda state: on_progress({"text": text, "done": None, "total": None}),
+        reraise=True,
+    )
+
+
 def follow(workspace: Workspace, run: RunRecord, *, on_progress: OnProgress = unheard) -> Any:
     """The result of the job that `run` is; raises the error that the job ended with.
 
     A lost link is taken up again: the job goes on meanwhile.
     """
-
-    import tenacity  # 25 ms that a command with no job to follow must not pay
-
-    def told(state: tenacity.RetryCallState) -> None:
-        on_progress({"text": "the link was lost; the job goes on, reconnecting", "done": None, "total": None})
-
-    again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type((Disconnected, Unreachable)),
-        wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
-        before_sleep=told,
-        reraise=True,
-    )
+    again = reconnecting(on_progress, "the link was lost; the job goes on, reconnecting")
     try:
         return again(workspace.client.call, "job-follow", {"run": run.run_id}, on_progress=on_progress)
     except KeyboardInterrupt:

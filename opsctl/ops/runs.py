@@ -9,9 +9,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tenacity
-
 from opsctl.errors import Disconnected, ProtocolError, TimedOut, Unreachable
+from opsctl.ops.jobs import reconnecting
 from opsctl.ops.starting import starting
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
@@ -86,15 +85,6 @@ def stop(
     return from_json(RunStatus, workspace.client.call("run-stop", request, on_progress=told))
 
 
-def _reconnect() -> tenacity.Retrying:
-    """Try again after a lost link, for as long as it takes: the run on the target is not touched by it."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_LINK_LOST),
-        wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
-        reraise=True,
-    )
-
-
 def wait(workspace: Workspace, run: str = "", *, timeout_s: float | None = None) -> RunStatus:
     """The status once the run is over, lost, hung or eager; a lost link is taken up again.
 
@@ -103,7 +93,7 @@ def wait(workspace: Workspace, run: str = "", *, timeout_s: float | None = None)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     run = status(workspace, run).run.run_id  # a name may mean another run after a link was lost
 
-    again = _reconnect()
+    again = reconnecting()
 
     def ask() -> RunStatus:
         left_s = None if deadline is None else deadline - time.monotonic()

@@ -9,10 +9,9 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import tenacity
-
 from opsctl.errors import Disconnected, ProtocolError, Unreachable
 from opsctl.ops.host_kernel import HostKernel
+from opsctl.ops.jobs import reconnecting
 from opsctl.ops.watch_state import WatchEvent
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json, to_json
@@ -105,11 +104,7 @@ class Follower:
 
     def _reopen(self) -> _Stream:
         self._is_resumed = True
-        again: tenacity.Retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_LINK_LOST),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
-        )
-        return again(self._open)
+        return reconnecting()(self._open)
 
     def _pass_on(self, stream: _Stream) -> Iterator[WatchEvent]:
         held: dict[str, list[WatchEvent]] = {kind: [] for kind in _BACKLOG_KINDS}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tenacity
-
-from opsctl.errors import CheckFailed, Disconnected, Unreachable
+from opsctl.errors import CheckFailed
 from opsctl.formats.lockfile import Pin, normalised
-from opsctl.ops.jobs import OnProgress
+from opsctl.ops.jobs import OnProgress, reconnecting
 from opsctl.ops.local_file import pieces, sha256_of_file
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import to_json
@@ -55,9 +53,10 @@ def bring(workspace: Workspace, folder: Path, wheels: tuple[Wheel, ...], *, on_p
     missing = [wheel for wheel in wheels if answer["there"][wheel.name] < wheel.size]
     total = sum(wheel.size for wheel in missing)
     before = 0
+    again = reconnecting(on_progress, "the link was lost; what came over is kept, reconnecting")
     for number, wheel in enumerate(missing, start=1):
         head = f"wheels: {number} of {len(missing)}, {wheel.name}"
-        _bring_one(workspace, folder / wheel.name, wheel, _teller(on_progress, head, before, total))
+        again(_bring_one, workspace, folder / wheel.name, wheel, _teller(on_progress, head, before, total))
         before += wheel.size
     return Sources(find_links=(answer["folder"],), is_offline=True)
 
@@ -67,17 +66,8 @@ def _teller(on_progress: OnProgress, head: str, before: int, total: int) -> OnPr
 
 
 def _bring_one(workspace: Workspace, path: Path, wheel: Wheel, on_progress: OnProgress) -> None:
-    again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type((Disconnected, Unreachable)),
-        wait=tenacity.wait_exponential_jitter(initial=0.2, max=5.0, jitter=0.3),
-        before_sleep=lambda state: on_progress({"text": "the link was lost, reconnecting"}),
-        reraise=True,
-    )
-
-    def send() -> None:
-        there = workspace.client.call("wheels-wanted", {"wheels": [to_json(wheel)]})["there"][wheel.name]
-        if there < wheel.size:
-            body = {"wheel": to_json(wheel), "start": there}
-            workspace.client.call("put-wheel", body, uploads=pieces(path, there), on_progress=on_progress)
-
-    again(send)
+    """Push what the target lacks of one file."""
+    there = workspace.client.call("wheels-wanted", {"wheels": [to_json(wheel)]})["there"][wheel.name]
+    if there < wheel.size:
+        body = {"wheel": to_json(wheel), "start": there}
+        workspace.client.call("put-wheel", body, uploads=pieces(path, there), on_progress=on_progress)
