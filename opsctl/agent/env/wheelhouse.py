@@ -75,6 +75,8 @@ def _receive(call: Call, part: Path, wheel: Wheel, start: int) -> None:
                 call.session.progress(f"bringing {wheel.name}", done=done, total=wheel.size)
             file.flush()
             os.fsync(file.fileno())
+    except ConnectionError:  # the link was cut, and not the disk: what came is of use
+        raise
     except OSError as error:
         part.unlink(missing_ok=True)  # what lies there is of no use without room for the rest
         raise DiskFull(
