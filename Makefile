@@ -21,7 +21,7 @@ check: dev
 	$(BIN)/lint-imports
 
 bench: dev
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
+	status=0; for script in benchmarks/*.py; do $(BIN)/python $$script || status=1; done; exit $$status
 
 # The operator's side: no torch in it.
 install: system $(VENV)/installed

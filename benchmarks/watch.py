@@ -1,8 +1,8 @@
 """What detection costs and how soon it knows: the log's scan, the given cases, real faults over SSH and Docker.
 
-Usage: python benchmarks/watch.py [--only scan,folds,cases,faults,recorder] [--size MIB] [--tries N]. Prints one table a
+Usage: python benchmarks/watch.py [--only scan,folds,cases,faults] [--size MIB] [--tries N]. Prints one table a
 part; exits 1 where a promise is broken. Speed counts per second of a core, so that other load does not tell. The
-recorder's own cost is recorder_cost.py's part, and is run from here too.
+recorder's own cost is recorder_cost.py's part.
 """
 
 from __future__ import annotations
@@ -180,16 +180,10 @@ def faults(tries: int) -> bool:
     return statistics.median(everything) <= VERDICT_S
 
 
-def recorder() -> bool:
-    """The recorder's cost, by its own benchmark."""
-    script = Path(__file__).with_name("recorder_cost.py")
-    return subprocess.run([sys.executable, str(script)], check=False).returncode == 0
-
-
 def main() -> int:
     """Run the parts that were asked for; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="scan,folds,cases,faults,recorder")
+    parser.add_argument("--only", default="scan,folds,cases,faults")
     parser.add_argument("--size", type=int, default=1024, help="MiB of the log that is scanned")
     parser.add_argument("--tries", type=int, default=5, help="of each fault")
     options = parser.parse_args()
@@ -198,7 +192,6 @@ def main() -> int:
         "folds": folds,
         "cases": cases,
         "faults": lambda: faults(options.tries),
-        "recorder": recorder,
     }
     is_kept = True
     for name in options.only.split(","):
