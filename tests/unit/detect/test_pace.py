@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from opsctl.detect.figures import baseline
 from opsctl.records.baseline import Baseline
 from tests.unit.detect.watching import Watching, gpu
@@ -56,7 +54,7 @@ def test_at_the_pace_of_a_good_run_nothing_is_too_slow() -> None:
     watch = Watching(baseline=Baseline(step_s=1.0))
     for step in range(1, 60):
         watch.line(f"step {step} loss 2.0", after_s=1.0)
-        watch.sample(replace(gpu(util=7, power=90)), after_s=0.0)
+        watch.sample(gpu(util=7, power=90), after_s=0.0)
     assert watch.pair == ("healthy", "ok")
 
 
