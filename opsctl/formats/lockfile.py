@@ -175,7 +175,8 @@ def fingerprint(pins: tuple[Pin, ...], *, python: str, platform: str) -> str:
     return hashlib.sha256("\n".join([python, platform, *rows]).encode()).hexdigest()
 
 
-def _by_name(pins: tuple[Pin, ...]) -> dict[str, tuple[str, frozenset[str]]]:
+def by_name(pins: tuple[Pin, ...]) -> dict[str, tuple[str, frozenset[str]]]:
+    """Each distribution's version and hashes; a lock may name several versions, joined by ", "."""
     found: dict[str, tuple[str, frozenset[str]]] = {}
     for pin in pins:
         version, hashes = found.get(pin.name, ("", frozenset()))
@@ -186,7 +187,7 @@ def _by_name(pins: tuple[Pin, ...]) -> dict[str, tuple[str, frozenset[str]]]:
 
 def changes(old: tuple[Pin, ...], new: tuple[Pin, ...]) -> LockChanges:
     """What became of each distribution between two locks."""
-    before, after = _by_name(old), _by_name(new)
+    before, after = by_name(old), by_name(new)
     both = sorted(before.keys() & after.keys())
     return LockChanges(
         added={name: after[name][0] for name in sorted(after.keys() - before.keys())},

@@ -10,8 +10,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from opsctl.config_file import read
+from opsctl.config_texts import NAME
 from opsctl.errors import CommandFailed, UsageError
-from opsctl.formats.lockfile import parse_lock
+from opsctl.formats.lockfile import by_name, parse_lock
 from opsctl.formats.output import write_output
 from opsctl.ops.env_lock import lock
 from opsctl.ops.jobs import OnProgress, follow, unheard
@@ -22,7 +23,6 @@ from opsctl.records.call import from_json
 from opsctl.records.env import Adopted, AdoptedDistribution, ArchiveEntry, RestoredArchive
 from opsctl.records.run import RunRecord
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 # glibc versions that uv has platforms for; the newest that is not newer than the target's is taken
 _MANYLINUX = (17, 28, *range(31, 41))
 _MACHINES = ("x86_64", "aarch64")
@@ -97,7 +97,7 @@ def restore(
 
 def _new_set(workspace: Workspace, path: str, name: str | None) -> PinnedSet:
     chosen = name or re.sub(r"[^A-Za-z0-9._-]+", "-", Path(path).name).strip("-._") or "adopted"
-    if not _NAME.match(chosen):
+    if not re.fullmatch(NAME, chosen):
         raise UsageError(f"{chosen!r} is no name for a set", hint="letters, digits, dot, dash and underscore")
     wanted = pinned_set(workspace, chosen)
     for file in (wanted.wanted, wanted.lock):
@@ -139,7 +139,7 @@ def _lock(
 
 def _other_files(wanted: PinnedSet, pinned: Iterable[AdoptedDistribution]) -> dict[str, Unpinned]:
     """Local wheels whose hash is not among those that the index offers for their version."""
-    hashes = {pin.name: set(pin.hashes) for pin in parse_lock(read(wanted.lock), label=str(wanted.lock))}
+    locked = by_name(parse_lock(read(wanted.lock), label=str(wanted.lock)))
     return {
         one.name: Unpinned(
             one.name,
@@ -148,7 +148,7 @@ def _other_files(wanted: PinnedSet, pinned: Iterable[AdoptedDistribution]) -> di
             outside_path(one.origin.url),
         )
         for one in pinned
-        if one.origin.kind == "file" and f"sha256:{one.origin.sha256}" not in hashes.get(one.name, set())
+        if one.origin.kind == "file" and f"sha256:{one.origin.sha256}" not in locked.get(one.name, ("", ()))[1]
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opsctl.config_file import read
 from opsctl.errors import ConfigError
-from opsctl.formats.lockfile import Pin, parse_lock, parse_options
+from opsctl.formats.lockfile import Pin, by_name, parse_lock, parse_options
 from opsctl.ops.env import contents
 from opsctl.ops.sets import pinned_set
 from opsctl.ops.workspace import Workspace, build_target
@@ -87,9 +87,7 @@ def _id(text: str) -> str:
 def of_lock(text: str, *, label: str) -> Side:
     """A lock as a side; raises ConfigError for a row that is none."""
     pins = parse_lock(text, label=label)
-    versions: dict[str, str] = {}
-    for pin in pins:
-        versions[pin.name] = f"{versions[pin.name]}, {pin.version}" if pin.name in versions else pin.version
+    versions = {name: version for name, (version, _) in by_name(pins).items()}
     python = parse_options(text, label=label).python
     optional = frozenset(pin.name for pin in pins if pin.marker)
     return Side(label, python=python, versions=versions, hashes=_hashes(pins), optional=optional)
@@ -111,10 +109,7 @@ def of_env(found: EnvContents, *, prefix: str = "") -> Side:
 
 
 def _hashes(pins: tuple[Pin, ...]) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
-    for pin in pins:
-        found[pin.name] = found.get(pin.name, frozenset()) | frozenset(pin.hashes)
-    return found
+    return {name: hashes for name, (_, hashes) in by_name(pins).items()}
 
 
 # --- pure ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 import tomllib
 
 from opsctl.errors import CommandFailed
-from opsctl.formats.lockfile import Pin, SetOptions, exact_requirements, parse_lock, parse_options
+from opsctl.formats.lockfile import Pin, SetOptions, by_name, exact_requirements, parse_lock, parse_options
 from opsctl.ops.download import Downloader
 from opsctl.ops.jobs import OnProgress, unheard
 from opsctl.ops.local_file import sha256_of_file
@@ -106,17 +106,16 @@ def _offers(workspace: Workspace, pins: tuple[Pin, ...], options: SetOptions) ->
 
 def allowed(packages: list[dict[str, object]], pins: tuple[Pin, ...]) -> Iterator[Offered]:
     """Of the packages of a pylock.toml, the wheels whose hash the pins name; pure."""
-    hashes: dict[str, set[str]] = {}
-    for pin in pins:
-        hashes.setdefault(pin.name, set()).update(pin.hashes)
+    locked = by_name(pins)
     for package in packages:
+        _, hashes = locked.get(str(package["name"]), ("", frozenset[str]()))
         offers = [_offer(wheel) for wheel in package.get("wheels", [])]  # type: ignore[attr-defined]  # TOML has no types
-        fitting = [one for one in offers if f"sha256:{one.sha256}" in hashes.get(str(package["name"]), set())]
+        fitting = [one for one in offers if f"sha256:{one.sha256}" in hashes]
         if not fitting:
             found = ", ".join(f"{one.name} with sha256:{one.sha256}" for one in offers) or "no wheel"
-            locked = ", ".join(sorted(hashes.get(str(package["name"]), set()))[:_SHOWN])
+            wanted = ", ".join(sorted(hashes)[:_SHOWN])
             raise CommandFailed(
-                f"{package['name']}=={package.get('version', '?')}: offered is {found}; the lock says {locked}",
+                f"{package['name']}=={package.get('version', '?')}: offered is {found}; the lock says {wanted}",
                 hint="the index or folder serves another file than was locked: check find_links and index_url,"
                 " or lock again if the change is wanted",
             )
