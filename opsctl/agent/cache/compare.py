@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opsctl.agent.addresses import meant
 from opsctl.agent.cache.conditions import compare, machine_conditions, place_of_jobs
 from opsctl.agent.cache.key import CacheKey
 from opsctl.agent.cache.live import LivePaths, all_lives, key_for, listing, live_of, read_key, read_warmed
@@ -11,7 +12,7 @@ from opsctl.agent.cache.portable import portable_digests
 from opsctl.agent.cache.snapshots import all_snapshots, pick
 from opsctl.agent.home import Home
 from opsctl.agent.session import Call
-from opsctl.errors import CheckFailed, ambiguous
+from opsctl.errors import CheckFailed
 from opsctl.records.cache import CacheDiff, CacheExplanation, Difference, SnapshotRecord, Warmed
 from opsctl.records.call import from_json
 
@@ -55,13 +56,9 @@ def side(home: Home, name: str, *, uses_env: bool) -> Side:
     if name == LIVE:
         key = key_for(home, uses_env=uses_env)
         return _live_side(live_of(home, key), key)
-    matches = [live for live in all_lives(home) if live.root.name.startswith(name)]
-    exact = [live for live in matches if live.root.name == name]
-    if exact or len(matches) == 1:
-        live = (exact or matches)[0]
-        return _live_side(live, read_key(live))
-    if matches:
-        raise ambiguous(name, [live.root.name for live in matches], noun="live caches")
+    lives = {live.root.name: live for live in all_lives(home)}
+    if found := meant(name, list(lives), noun="live caches"):
+        return _live_side(lives[found], read_key(lives[found]))
     return _snapshot_side(pick(home, name))
 
 

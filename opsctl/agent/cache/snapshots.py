@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from opsctl.agent.addresses import meant
 from opsctl.agent.cache.key import CacheKey, differences
 from opsctl.agent.env.layout import active
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home
-from opsctl.errors import CheckFailed, UsageError, ambiguous
+from opsctl.errors import CheckFailed, UsageError
 from opsctl.records.cache import Snapshot, SnapshotRecord
 
 SUFFIXES = (".tar.zst", ".tar.gz")
@@ -76,15 +77,10 @@ def choose(home: Home, snapshot_id: str, key: CacheKey) -> SnapshotRecord:
 
 def pick(home: Home, snapshot_id: str) -> SnapshotRecord:
     """The snapshot of this id, or of a unique beginning of it; raises UsageError naming the nearest."""
-    found = all_snapshots(home)
-    matches = [record for record in found if record.snapshot_id.startswith(snapshot_id)]
-    exact = [record for record in matches if record.snapshot_id == snapshot_id]
-    if exact or len(matches) == 1:
-        return (exact or matches)[0]
-    if matches:
-        raise ambiguous(snapshot_id, [record.snapshot_id for record in matches], noun="snapshots")
-    ids = [record.snapshot_id for record in found]
-    near = difflib.get_close_matches(snapshot_id, ids, n=1, cutoff=0.4)
+    found = {record.snapshot_id: record for record in all_snapshots(home)}
+    if name := meant(snapshot_id, list(found), noun="snapshots"):
+        return found[name]
+    near = difflib.get_close_matches(snapshot_id, found, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else "`opsctl cache list` shows what stands"
     raise UsageError(f"no snapshot {snapshot_id!r} on the target", hint=hint)
 

@@ -10,6 +10,7 @@ import shutil
 import time
 from pathlib import Path
 
+from opsctl.agent.addresses import meant
 from opsctl.agent.cache.archive import codec_for
 from opsctl.agent.cache.snapshots import SUFFIXES, pythons
 from opsctl.agent.env.adopt import record_path
@@ -20,7 +21,7 @@ from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.session import Call
-from opsctl.errors import CheckFailed, DiskFull, UsageError, ambiguous
+from opsctl.errors import CheckFailed, DiskFull, UsageError
 from opsctl.records.env import AdoptedArchive, ArchiveEntry, RestoredArchive
 
 _SPARE_BYTES = 8 << 20
@@ -121,18 +122,15 @@ def _ensure_room(path: Path, record: AdoptedArchive) -> None:
 def _find(home: Home, archive_id: str) -> tuple[AdoptedArchive, Path]:
     """The archive of this id, or of a unique beginning of it."""
     known = _known(home)
-    matches = [name for name in known if name.startswith(archive_id)]
-    chosen = [name for name in matches if name == archive_id] or matches
-    if not archive_id or not chosen:
+    chosen = meant(archive_id, known, noun="archives") if archive_id else ""
+    if not chosen:
         near = difflib.get_close_matches(archive_id, known, n=1, cutoff=0.4)
         hint = (
             f"did you mean {near[0]}?" if near else f"there: {', '.join(known) or 'none; `opsctl env adopt` saves one'}"
         )
         raise UsageError(f"no adopted environment {archive_id!r} on the target", hint=hint)
-    if len(chosen) > 1:
-        raise ambiguous(archive_id, chosen, noun="archives")
-    record, archive = _read(home, chosen[0])
+    record, archive = _read(home, chosen)
     if record is None or archive is None:
         what = "manifest" if record is None else "archive"
-        raise CheckFailed(f"the {what} of {chosen[0]} is not in {home.adopted} any more, or cannot be read")
+        raise CheckFailed(f"the {what} of {chosen} is not in {home.adopted} any more, or cannot be read")
     return record, archive

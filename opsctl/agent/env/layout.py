@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.agent.addresses import meant
 from opsctl.agent.files import fsync_folder, read_record
 from opsctl.agent.home import Home
-from opsctl.errors import CheckFailed, UsageError, ambiguous
+from opsctl.errors import CheckFailed, UsageError
 from opsctl.records.env import EnvRecord
 
 # files of ours at the top of an environment, and uv's own lock; they are no part of what is verified
@@ -121,13 +122,10 @@ def find(home: Home, env_id: str = "") -> EnvPaths:
             )
         return found
     known = [paths.env_id for paths, _ in standing(home)]
-    matches = [name for name in known if name.startswith(env_id)]
-    if env_id in known or len(matches) == 1:
-        return EnvPaths(home.envs / (env_id if env_id in known else matches[0]))
+    if name := meant(env_id, known, noun="environments"):
+        return EnvPaths(home.envs / name)
     near = difflib.get_close_matches(env_id, known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else "`opsctl env list` shows what stands"
-    if matches:
-        raise ambiguous(env_id, matches, noun="environments")
     raise UsageError(f"no environment {env_id!r} on the target", hint=hint)
 
 
