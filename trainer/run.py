@@ -60,7 +60,12 @@ def _run_to_an_end(trainer: Trainer, result: Result, ranks: Ranks) -> None:
         result.finish()
     except BaseException as error:
         trainer.signals.settle()  # when a peer is lost the launcher asks to stop, just while the end is written
-        if not _note_end(error, trainer, result):
+        try:
+            is_foreseen = _note_end(error, trainer, result)
+        except BaseException as second:  # the last step could not be kept
+            result.fail(second, 1)
+            raise
+        if not is_foreseen:
             raise
     if result.status == "failed":
         who = f"{result.name}: " if ranks.size == 1 else f"{result.name}: rank {ranks.rank}: "

@@ -156,6 +156,16 @@ def test_a_stopped_run_keeps_its_last_step_and_goes_on_as_if_never_stopped(train
     assert_same_checkpoint(stopped / "checkpoints" / f"step-{total}", straight / "checkpoints" / f"step-{total}")
 
 
+def test_a_stop_whose_last_step_cannot_be_kept_is_a_failure(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "checkpoints").touch()
+    with when(lambda: len(steps_of(folder)) >= 2, terminate_self), pytest.raises(NotADirectoryError):
+        train(folder, "steps=100000", "checkpoint.every_steps=0")
+    result = result_of(folder)
+    assert (result["status"], result["exit_code"], result["error"]) == ("failed", 1, "NotADirectoryError")
+
+
 def test_a_stop_while_preparing_ends_with_75_and_nothing_half_made(train: Train, tmp_path: Path) -> None:
     folder, data = tmp_path / "run", tmp_path / "data"
     seen = lambda: any(line["phase"] == "verifier" for line in metrics_of(folder))  # noqa: E731 - a condition, used once
