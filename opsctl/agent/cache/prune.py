@@ -126,8 +126,8 @@ class _Pruning:
                 continue
             self._remove(item, f"older than the newest {keep} of its key")
             if not self.is_dry_run:
+                archive.unlink()  # first: an archive without its record would lie there unseen
                 record_path(self._home, record.snapshot_id).unlink()
-                archive.unlink()
 
     def parts(self) -> None:
         """Halves of pushes that nobody finished."""
