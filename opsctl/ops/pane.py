@@ -21,7 +21,6 @@ class Pane:
 
     session: str
     socket: str = ""
-    compile_expected: bool | None = None
     baseline: str = ""  # name of a good run's figures on the target
 
 
@@ -37,12 +36,7 @@ def watch(workspace: Workspace, pane: Pane) -> Generator[WatchEvent, None, None]
 
 
 def _request(pane: Pane) -> dict[str, Any]:
-    return {
-        "session": pane.session,
-        "socket": pane.socket,
-        "compile_expected": pane.compile_expected,
-        "baseline": pane.baseline,
-    }
+    return {"session": pane.session, "socket": pane.socket, "baseline": pane.baseline}
 
 
 class _PaneFollower(Follower):

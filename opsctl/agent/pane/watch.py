@@ -209,9 +209,7 @@ def _size(rows: Sequence[str]) -> int:
 
 def _context(call: Call, pid: int | None) -> watcher.Context:
     return watcher.Context(
-        compile_expected=call.request.get("compile_expected"),
         baseline=load(call.home, call.request["baseline"]) if call.request.get("baseline") else Baseline(),
-        gpus=tuple(call.request.get("gpus") or ()),
         pid=pid,
         joined_midway=True,
     )
