@@ -15,6 +15,9 @@ from opsctl.errors import Busy
 from opsctl.records.call import from_json, to_json
 from opsctl.records.process import LockOwner
 
+# for a lock that a reconnected client takes again: the agent of a frozen one lives on for 15 s, and holds it
+FROZEN_CLIENT_WAIT_S = 20.0
+
 
 def describe(owner: LockOwner) -> str:
     """Who, since when and why, as messages say it."""

@@ -28,7 +28,7 @@ from opsctl.agent.cache.snapshots import (
 from opsctl.agent.files import fsync_folder, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
-from opsctl.agent.locks import held
+from opsctl.agent.locks import FROZEN_CLIENT_WAIT_S, held
 from opsctl.agent.session import Call
 from opsctl.errors import CheckFailed, CommandFailed, DiskFull
 from opsctl.formats.frames import CHUNK_BYTES
@@ -38,7 +38,6 @@ from opsctl.records.call import from_json, to_json
 _ID = re.compile(r"\d{8}-([0-9a-f]{8})-([0-9a-f]{12})\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _TELL_PERIOD_S = 0.5
-_PUSH_LOCK_WAIT_S = 20.0  # a frozen client's agent lives on for 15 s
 _SPARE_BYTES = 2 << 20
 
 
@@ -124,7 +123,7 @@ def push(call: Call) -> dict[str, Any]:
     record, suffix = _offered(call)
     part = _part(call.home, record)
     lock = call.home.locks / f"cache-push-{record.archive_sha256[:12]}.lock"
-    with held(lock, operator=call.operator, why=f"push of {record.snapshot_id}", wait_s=_PUSH_LOCK_WAIT_S):
+    with held(lock, operator=call.operator, why=f"push of {record.snapshot_id}", wait_s=FROZEN_CLIENT_WAIT_S):
         if (stands := archive_path(call.home, record.snapshot_id)) and read_snapshot(call.home, record.snapshot_id):
             return {"archive": str(stands)}  # another push was quicker
         _receive(call, part)

@@ -177,8 +177,9 @@ def _compile(root: Path, paths: list[str], progress: Progress, interpreter: Path
     with tempfile.TemporaryFile() as errors, subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=errors) as child:
         assert child.stdin is not None, "it was asked for"
         assert child.stdout is not None, "it was asked for"
-        child.stdin.write(request.encode())
-        child.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: its status and its words say why
+            child.stdin.write(request.encode())
+            child.stdin.close()
         for row in child.stdout:
             done = int(row)
             progress.phase("compile", f"{done} of {len(paths)} files", done=done, total=len(paths))

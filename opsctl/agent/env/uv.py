@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opsctl.errors import CommandFailed
 from opsctl.formats.sources import failure, masked, origin_in, uv_environment
 
 Argv = tuple[str, ...]
@@ -71,11 +72,13 @@ class Uv:
         self._run(("python", "install", version, *places))
 
     def cache_folder(self) -> Path:
-        """Where uv keeps what it unpacked."""
+        """Where uv keeps what it unpacked; raises CommandFailed where uv cannot tell."""
         done = subprocess.run(
             (str(self.program), "cache", "dir"), env=self._environment(), capture_output=True, text=True, check=False
         )
-        return Path(done.stdout.strip() or ".")
+        if done.returncode != 0 or not done.stdout.strip():
+            raise CommandFailed(f"uv cannot tell where its cache is: {done.stderr.strip()[-500:]}")
+        return Path(done.stdout.strip())
 
     def _environment(self) -> dict[str, str]:
         return uv_environment(self.sources, dict(os.environ))

@@ -9,7 +9,7 @@ from typing import Any
 
 from opsctl.agent.files import folder_mode, fsync_folder
 from opsctl.agent.hashing import digest
-from opsctl.agent.locks import held
+from opsctl.agent.locks import FROZEN_CLIENT_WAIT_S, held
 from opsctl.agent.session import Call
 from opsctl.errors import CommandFailed, DiskFull, UsageError
 from opsctl.records.call import from_json
@@ -53,7 +53,8 @@ def put(call: Call) -> Any:
     wheel, start = _checked(call.request["wheel"]), int(call.request["start"])
     folder = call.home.wheelhouse
     part = _part(folder, wheel)
-    with held(call.home.locks / "wheelhouse.lock", operator=call.operator, why=f"bringing {wheel.name}"):
+    lock, why = call.home.locks / "wheelhouse.lock", f"bringing {wheel.name}"
+    with held(lock, operator=call.operator, why=why, wait_s=FROZEN_CLIENT_WAIT_S):
         _receive(call, part, wheel, start)
         if (found := digest(part)) != wheel.sha256:
             part.unlink()

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from opsctl.agent.baselines import load
 from opsctl.agent.pane.job import PaneJob
@@ -220,11 +220,20 @@ def begin_of_job(rows: Sequence[str], words: Sequence[str]) -> int:
 
     >>> begin_of_job(["$ python a.py -x", "Killed", "$ python a.py -x", "step 1"], ["python3.11", "a.py", "-x"])
     3
+    >>> begin_of_job(["$ sleep 5", "step 5"], ["sleep", "5"])
+    1
     """
-    told = " ".join(words[1:])
-    if not told:
+    told = " " + " ".join(words[1:])
+    if len(words) < 2:
         return 0
-    return next((at + 1 for at in range(len(rows) - 1, -1, -1) if rows[at].endswith(told)), 0)
+    found = (at + 1 for at in range(len(rows) - 1, -1, -1) if rows[at].endswith(told))
+    return next((at for at in found if _names_program(rows[at - 1].removesuffix(told), words[0])), 0)
+
+
+def _names_program(typed: str, program: str) -> bool:
+    """Whether what was typed before the arguments ends in the program's name: `python` may have become `python3.11`."""
+    last, name = (PurePath(word).name for word in (typed.rpartition(" ")[2], program))
+    return bool(last) and (name.startswith(last) or last.startswith(name))
 
 
 def watch(call: Call) -> RunStatus:
