@@ -23,7 +23,7 @@ class Context:
     world_size: int | None = None
     baseline: Baseline = field(default_factory=Baseline)
     nccl_timeout_s: float | None = None
-    pid: int | None = None
+    pid: int | None = None  # the job's first process, as the kernel and nvidia-smi number it
     typical_step_s: float | None = None  # the run's own median before watching began; 0 = no step yet
     seen_line_s: float | None = None
     seen_step_s: float | None = None

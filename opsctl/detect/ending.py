@@ -13,6 +13,8 @@ HELD_MIB = 2048.0
 LARGE_MIB = 16 * 1024.0
 MEMORY_RISE = 1.3
 SURE_WEIGHT = 40
+COUNTED = "the control group counted an OOM kill"
+_OF_KILLED = frozenset({"sigkill_unknown", "dataloader_worker_died"})  # what the kill of one process looks like
 _SIGNALS = {
     1: ("crashed", "sighup"),
     2: ("stopped", "keyboard_interrupt"),
@@ -111,17 +113,24 @@ def _killed_for_memory(state: State, end: End) -> Opinion | None:
     event = next(
         (event for event in state.kernel.events if event.cause == "host_oom_killed" and event.is_own is not False), None
     )
-    told = [event.text] if event else []
-    if end.oom_killed:
-        told.append("the control group counted an OOM kill")
-    hit = state.words.last.get("cgroup_oom")
-    told += [hit.text] if hit else []
-    if told and (event is None or event.is_own or signal_of(end) in (9, None)):
+    hit, root = state.words.last.get("cgroup_oom"), _root(state)
+    told = [*([event.text] if event else []), *([COUNTED] if end.oom_killed else []), *([hit.text] if hit else [])]
+    was_killed = signal_of(end) == 9 or (root is not None and root.cause in _OF_KILLED)
+    is_sure = hit is not None or (event is not None and event.is_own is True)
+    if told and (is_sure or was_killed or (end.exit_code is None and signal_of(end) is None)):
         return Opinion("crashed", "host_oom_killed", 0.95, tuple(told))
-    root = _root(state)
     if signal_of(end) == 9 or (root is not None and root.cause == "sigkill_unknown"):
         return _memory_rose(state)
     return None
+
+
+def _counted(state: State, end: End) -> Opinion | None:
+    """A kill for memory that was only counted: jobs may share a control group, so any other explanation goes first."""
+    others = any(event.cause == "host_oom_killed" and event.is_own is False for event in state.kernel.events)
+    if not end.oom_killed or others:
+        return None
+    text = f"{COUNTED} while the job ran, and nothing else explains its end"
+    return Opinion("crashed", "host_oom_killed", 0.6, (*_status(end), text))
 
 
 def _memory_rose(state: State) -> Opinion | None:
@@ -214,6 +223,9 @@ def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
     if end.is_tail_unseen and end.exit_code is None and signal is None:
         text = "the terminal closed with the job: neither its status nor what it printed last was seen"
         return Opinion("unknown", "cause_unknown", 0.4, (text, *state.last_rows[-1:]))
+    counted = _counted(state, end)
+    if counted is not None:
+        return counted
     told = (*_status(end), *state.last_rows[-3:])
     return Opinion("crashed", "cause_unknown", 0.6, told)
 

@@ -81,18 +81,21 @@ class Kernel:
     last_bus: str = ""
     bus_ids: tuple[str, ...] = ()  # of the job's GPUs, as nvidia-smi names them
 
-    def observe(self, text: str, time: float, rows: int) -> KernelEvent | None:
-        """Fold one kernel row in; returns the event it is, None for rows without meaning here."""
+    def observe(self, text: str, time: float, rows: int, *, is_own: bool | None = None) -> KernelEvent | None:
+        """Fold one kernel row in; returns the event it is, None for rows without meaning here.
+
+        `is_own` tells whether the process that the row names is the job's, where somebody looked; else it is guessed.
+        """
         bus = _BUS.search(text)
         self.last_bus = bus.group(1) if bus else self.last_bus
-        event = self._xid(text, time) or self._form(text, time)
+        event = self._xid(text, time, is_own) or self._form(text, time, is_own)
         if event is None:
             return None
         event = replace(event, rows=rows)
         self.events.append(event)
         return event
 
-    def _xid(self, text: str, time: float) -> KernelEvent | None:
+    def _xid(self, text: str, time: float, is_own: bool | None) -> KernelEvent | None:
         match = _XID.search(text)
         if match is None:
             return None
@@ -101,30 +104,33 @@ class Kernel:
         code = previous.group(1) if previous else number
         known = _xids().get(code, _UNKNOWN_XID)
         pid, name = _PID.search(rest), _NAME.search(rest)
-        own = self._is_own(int(pid.group(1)) if pid else None, name.group(1) if name else "", bus)
+        own = self._is_own(int(pid.group(1)) if pid else None, name.group(1) if name else "", bus, is_own)
         said = f"Xid {code} on {bus}: {known['name']}".rstrip(": ")
         return KernelEvent(known["cause"], known["severity"], said, time, known["action"], own, xid=int(code))
 
-    def _form(self, text: str, time: float) -> KernelEvent | None:
+    def _form(self, text: str, time: float, is_own: bool | None) -> KernelEvent | None:
         for pattern, cause in _FORMS:
             match = pattern.search(text)
             if match:
-                return self._event(match.groupdict(), cause, text, time)
+                return self._event(match, cause, time, is_own)
         return None
 
-    def _event(self, groups: dict[str, str | None], cause: str, text: str, time: float) -> KernelEvent:
+    def _event(self, match: re.Match[str], cause: str, time: float, is_own: bool | None) -> KernelEvent:
+        groups, text = match.groupdict(), match.string
         pid, name = groups.get("pid"), groups.get("name") or ""
-        own = self._is_own(int(pid) if pid else None, name, self.last_bus if "NVRM" in text else "")
+        own = self._is_own(int(pid) if pid else None, name, self.last_bus if "NVRM" in text else "", is_own)
         if cause == "driver_hang":
             own = True if name.startswith("nvidia") or own else None
         severity = "warning" if cause == "hardware_warning" else "fatal"
         return KernelEvent(cause, severity, _message(text), time, advice(cause), own)
 
-    def _is_own(self, pid: int | None, name: str, bus: str) -> bool | None:
+    def _is_own(self, pid: int | None, name: str, bus: str, is_known: bool | None) -> bool | None:
         context = self.context
         known = context.gpu_bus_ids or self.bus_ids
         if known and bus_key(bus):
             return any(bus_key(bus) == bus_key(own) for own in known)
+        if is_known is not None:
+            return is_known
         if pid is None or context.pid is None:
             return False if pid is not None and name and not is_pythonic(name) else None
         if pid == context.pid:
@@ -144,6 +150,23 @@ class Kernel:
         """The newest event that asks for maintenance and leaves the job alone."""
         notes = [event for event in self.events if event.cause == "hardware_warning" and event.is_own is not False]
         return notes[-1] if notes else None
+
+
+def named_pid(text: str) -> int | None:
+    """The process that a kernel row names, in the numbers of the first pid namespace; None where it names none.
+
+    >>> named_pid("Memory cgroup out of memory: Killed process 771 (python3) total-vm:1kB")
+    771
+    """
+    if "NVRM: Xid" in text:
+        match = _PID.search(text)
+        return int(match.group(1)) if match else None
+    for pattern, _ in _FORMS:
+        match = pattern.search(text)
+        if match:
+            pid = match.groupdict().get("pid")
+            return int(pid) if pid else None
+    return None
 
 
 @functools.cache

@@ -32,6 +32,9 @@ def parse(text: str) -> MetricsRow | None:
 
     >>> parse('{"step": 3, "loss": 2.5, "recompiles": 1}').counters
     {'recompiles': 1}
+
+    >>> parse('{"step": 3, "tokens_per_s": NaN, "loss": Infinity}').row
+    StepRow(kind='train', step=3, num_steps=None, loss=nan, grad_norm=None, step_s=None, tokens_per_s=None)
     """
     try:
         values = json.loads(text)
@@ -65,8 +68,8 @@ def _progress(values: dict[str, Any], phase: str) -> StepRow:
 
 def _number(values: dict[str, Any], name: str) -> float | None:
     value = values.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > HUGE:
-        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= HUGE:
+        return None  # what is not finite, too
     return float(value)
 
 
@@ -79,5 +82,7 @@ def _loss(values: dict[str, Any], name: str) -> float | None:
     """JSON has no nan: writers put null or a word there."""
     value = values.get(name)
     if name in values and (value is None or (isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"))):
+        return math.nan
+    if isinstance(value, float) and not math.isfinite(value):
         return math.nan
     return _number(values, name)

@@ -100,7 +100,7 @@ def _opinion(state: State) -> Opinion:
 
 def _line(state: State, line: Line) -> tuple[Finding, ...]:
     if line.source == "kernel":
-        event = state.kernel.observe(_looked_at(line.text), line.time, state.progress.num_rows)
+        event = state.kernel.observe(_looked_at(line.text), line.time, state.progress.num_rows, is_own=line.is_own)
         return _kernel_finding(state, event) if event is not None else ()
     return _metrics(state, line)
 

@@ -11,8 +11,9 @@ class Line(NamedTuple):
     """One piece of text with the time it was seen and its byte range in its file.
 
     `source` is log, kernel or metrics. `end` of "" text may equal `start`. `is_redraw` marks a
-    progress-bar row that ended in a carriage return; `is_partial` a row not ended yet. A tuple, since a log
-    makes a million of them.
+    progress-bar row that ended in a carriage return; `is_partial` a row not ended yet. `is_own` is for kernel rows
+    alone: whether the process that it names is the job's, None where nobody can say. A tuple, since a log makes a
+    million of them.
     """
 
     time: float
@@ -22,6 +23,7 @@ class Line(NamedTuple):
     source: str = "log"
     is_redraw: bool = False
     is_partial: bool = False
+    is_own: bool | None = None
 
 
 @dataclass(frozen=True)

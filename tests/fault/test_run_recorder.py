@@ -177,7 +177,9 @@ def _memory_group(limit_mib: int) -> Path | None:
 
 @pytest.mark.root
 def test_kernel_kills_for_memory(runs: Runs, opsctl: Callable[..., Any]) -> None:
-    """The job, not the recorder, is chosen, and the kernel's counter is the evidence."""
+    """The job, not the recorder, is chosen, and the kernel's counter is the evidence; a neighbour is not blamed."""
+    wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nraise SystemExit(5)"
+    neighbour = runs.start(sys.executable, "-c", wait, name="neighbour")
     group = _memory_group(160)
     if group is None:
         pytest.skip("no memory cgroup can be made here")
@@ -191,6 +193,8 @@ def test_kernel_kills_for_memory(runs: Runs, opsctl: Callable[..., Any]) -> None
     assert record["attempts"][0]["signal"] == signal.SIGKILL
     assert record["verdict"]["verdict"] == "crashed"
     assert record["verdict"]["cause"] == "host_oom_killed"
+    (runs.folder(neighbour) / "go").touch()
+    assert runs.ended(neighbour)["verdict"]["cause"] == "cause_unknown"
     until(lambda: is_gone(runs.recorder_pid(run)))
     until(lambda: not (group / "cgroup.procs").read_text())
     group.rmdir()

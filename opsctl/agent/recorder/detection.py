@@ -25,14 +25,16 @@ PUBLISH_PERIOD_S = 1.0  # for news of the step alone
 OnChange = Callable[[Verdict, Verdict | None], None]
 
 
-def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...], pid: int, good: Baseline) -> watcher.Context:
-    """What is known about a job before it says anything itself; `good` are the figures of a good run of it."""
+def context_of(spec: RunSpec, gpu_uuids: tuple[str, ...], good: Baseline) -> watcher.Context:
+    """What is known about a job before it says anything itself; `good` are the figures of a good run of it.
+
+    No pid: which processes are the job's is looked up, not guessed from numbers close to one.
+    """
     return watcher.Context(
         compile_expected=spec.expect_compiled,
         warm_expected=spec.expect_warm,
         gpus=spec.gpus,
         gpu_uuids=gpu_uuids,
-        pid=pid,
         baseline=good,
     )
 
@@ -94,9 +96,9 @@ class Detection:
         for row in rows:
             self.event(row if source == "log" else row._replace(source=source))
 
-    def kernel_row(self, text: str, now: float) -> None:
-        """One row of the kernel's log."""
-        self.event(Line(now, text, source="kernel"))
+    def kernel_row(self, text: str, now: float, *, is_own: bool | None) -> None:
+        """One row of the kernel's log, and whether the process that it names is the job's; None = unknown."""
+        self.event(Line(now, text, source="kernel", is_own=is_own))
 
     def sample(self, sample: Sample) -> None:
         """GPUs and processes at one moment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from opsctl.agent.recorder.metrics import MetricsTail
 
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _CHUNK_BYTES = 8192
 MAX_SEEN = 4096  # handed rows that are remembered: a kernel may complain for weeks
@@ -60,6 +62,15 @@ def _count(path: Path) -> int | None:
     except OSError:
         return None
     return int(match.group(1)) if match else None
+
+
+@functools.cache
+def sees_host_pids() -> bool:
+    """Whether this process is in the first pid namespace, in whose numbers the kernel's log names processes."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
+    except OSError:  # hidden: then take nothing for granted
+        return False
 
 
 def open_kernel_log() -> int | None:

@@ -17,6 +17,10 @@ class Members:
         """The run's processes as they were at the last sample."""
         return {pid for pid, carries in self._carries.items() if carries}
 
+    def carries(self, pid: int) -> bool | None:
+        """Whether a process is the run's; None for one that no sample has seen."""
+        return self._carries.get(pid)
+
     def sample(self, first: int) -> ProcessSample:
         """States, CPU time and memory of the run now, the process `first` in front."""
         seen = {pid: self._carries[pid] if pid in self._carries else self._entry in environ(pid) for pid in pids()}

@@ -20,7 +20,14 @@ from opsctl.agent.recorder.exit_record import ExitFile
 from opsctl.agent.recorder.findings import unkillable
 from opsctl.agent.recorder.holder import start_job
 from opsctl.agent.recorder.job import RunningJob
-from opsctl.agent.recorder.kernel import UNREADABLE, HandedRows, kernel_rows, oom_kills, open_kernel_log
+from opsctl.agent.recorder.kernel import (
+    UNREADABLE,
+    HandedRows,
+    kernel_rows,
+    oom_kills,
+    open_kernel_log,
+    sees_host_pids,
+)
 from opsctl.agent.recorder.loop import READ, Loop
 from opsctl.agent.recorder.members import Members
 from opsctl.agent.recorder.notify import Notifier, news
@@ -32,6 +39,7 @@ from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.stacks import Stacks
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
+from opsctl.detect.kernel import named_pid
 from opsctl.records.events import Sample
 from opsctl.records.process import ProcessIdentity
 from opsctl.records.run import Attempt, ExitRecord, RunRecord, StopRequest
@@ -75,10 +83,11 @@ class Recorder:
         self._detection = Detection(paths, on_change=self._tell, complain=complain)
         self._output = Output(paths, Pane(self._loop, self._type), self._detection)
         self._telemetry = Telemetry(paths.telemetry, paths.old_telemetry)
+        self._seen = Members(record.run_id)
         self._sampler = Sampler(
             self._loop,
             paths.folder,
-            Members(record.run_id),
+            self._seen,
             gpus=record.spec.gpus,
             period_s=record.spec.sample_period_s,
             on_sample=self._sampled,
@@ -120,7 +129,7 @@ class Recorder:
             self._never_started(error)
             return error
         good = good_run(self._paths, self._spec.baseline)
-        context = context_of(self._spec, self._record.gpu_uuids, job.process.pid, good)
+        context = context_of(self._spec, self._record.gpu_uuids, good)
         self._detection.begin(context, self._started, log_offset=self._output.log.end)
         self._job = RunningJob(
             self._loop,
@@ -178,7 +187,14 @@ class Recorder:
 
     def _kernel_says(self, rows: Iterable[str]) -> None:
         for text in rows:
-            self._detection.kernel_row(text, now_s())
+            self._detection.kernel_row(text, now_s(), is_own=self._is_own(text))
+
+    def _is_own(self, text: str) -> bool | None:
+        """Whether a kernel row names a process of this run; None where it names none, or one that we cannot know."""
+        pid = named_pid(text) if sees_host_pids() else None
+        if pid is None:
+            return None
+        return True if pid == self._sampler.job_pid else self._seen.carries(pid)
 
     def _sampled(self, sample: Sample) -> None:
         self._telemetry.append(sample)

@@ -105,6 +105,24 @@ def test_the_out_of_memory_killer_of_another_process_is_not_ours() -> None:
     assert watch.pair == ("crashed", "sigkill_unknown")
 
 
+@pytest.mark.parametrize(
+    ("end", "words", "cause"),
+    [
+        ({"exit_code": 1}, "ValueError: no such column", "python_exception"),
+        ({"exit_code": 1}, "RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.", "host_oom_killed"),
+        ({"exit_code": 5}, "", "host_oom_killed"),
+        ({"exit_code": 0}, "", "ok"),
+    ],
+)
+def test_a_counted_kill_explains_what_nothing_else_does(end: dict[str, int], words: str, cause: str) -> None:
+    watch = Watching()
+    watch.steps(20)
+    if words:
+        watch.text(TRACEBACK.format(words))
+    watch.end(**end, oom_killed=True)
+    assert watch.pair[1] == cause
+
+
 def test_hardware_outranks_what_it_does_to_the_job() -> None:
     watch = Watching(pid=771)
     watch.steps(20)

@@ -77,6 +77,13 @@ def test_whose_an_event_is_by_its_pid(pid: int, name: str, own: bool) -> None:
     assert found.is_own is own
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_was_looked_up_outranks_every_guess(is_own: bool) -> None:
+    found = Kernel(Context(pid=771)).observe(XID.format(775, "python3"), 0.0, 0, is_own=is_own)
+    assert found is not None
+    assert found.is_own is is_own
+
+
 @pytest.mark.parametrize(("bus", "own"), [("0000:1b:00.0", True), ("0000:9a:00.0", False)])
 def test_whose_an_event_is_by_its_gpu(bus: str, own: bool) -> None:
     found = event(XID.format(1, "python3"), pid=771, gpu_bus_ids=(bus,))
