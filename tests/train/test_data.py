@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import json
 from pathlib import Path
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
-from trainer import packing
 from trainer.batch import ROW_PADDING, Batch
 from trainer.corpus import CorpusConfig, answered, first_supervised, prompts_of, read_source, source_digest
 from trainer.data import DataConfig, PackedRows
@@ -82,12 +80,6 @@ def test_packing_leaves_little_room() -> None:
     lengths = torch.randint(50, 900, (400,), generator=generator).tolist()
     rows = plan_rows(lengths, range(400), row_tokens=1024)
     assert sum(lengths) / (len(rows) * 1024) > 0.93
-
-
-def test_examples_hold() -> None:
-    found = doctest.testmod(packing)
-    assert found.attempted
-    assert not found.failed
 
 
 # The stream.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
 import math
-from types import ModuleType
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.train.verifiers import HIDDEN, VOCAB, ScriptedDrafter, prompts, tiny_verifier
-from trainer import blockwise, lookup
 from trainer.blockwise import Decoded, block_decode, num_agreeing
 from trainer.decode import DecodeConfig, measure_acceptance, summarise
 from trainer.generate import greedy_responses
@@ -227,13 +224,6 @@ def plain_lookup_cycles(prompt: list[int], response: list[int], block_size: int,
         done += agreeing(draft, response[done:]) + 1
         cycles += 1
     return cycles
-
-
-@pytest.mark.parametrize("module", [blockwise, lookup])
-def test_examples_hold(module: ModuleType) -> None:
-    found = doctest.testmod(module)
-    assert found.attempted
-    assert not found.failed
 
 
 @pytest.mark.parametrize("key", ["rows", "lookup_max_ngram", "loop_max_period", "loop_min_repeated", "max_new_tokens"])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
 
-import trainer.endings as endings_module
-from trainer.compile import threads
 from trainer.endings import Ending, ending_of, outcome
 
 
@@ -54,10 +51,3 @@ def test_a_rank_that_the_launchers_own_stop_killed_has_stopped() -> None:
     assert outcome(both, stopped_by="SIGTERM") == (75, None)
     assert outcome(both, stopped_by=None)[0] == 1
     assert outcome(endings((None, -9), (STOPPED, 75)), stopped_by="SIGTERM")[0] == 1
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    for module in (endings_module, threads):
-        found = doctest.testmod(module)
-        assert found.attempted
-        assert not found.failed

@@ -40,9 +40,9 @@ def smi_argv(columns: tuple[str, ...], gpus: tuple[int, ...], period_s: float) -
 
 
 def num_gpus(text: bytes) -> int:
-    """The number of GPUs that the first cell of an answer names, 0 where it names none.
+    r"""The number of GPUs that the first cell of a whole answer names, 0 where it names none.
 
-    >>> num_gpus(b"8, 2026/11/02 10:00:00.000, 0, GPU-a"), num_gpus(b"Failed to initialize NVML")
+    >>> num_gpus(b"8, 2026/11/02 10:00:00.000, 0, GPU-a\n"), num_gpus(b"Failed to initialize NVML")
     (8, 0)
     """
     cell = text.split(b",", 1)[0].strip()

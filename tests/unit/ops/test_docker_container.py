@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
 
 from opsctl.config import DockerConfig
-from opsctl.ops import docker_container
 from opsctl.ops.docker_container import SETTINGS_LABEL, build_arguments, create_arguments
 
 
 def _arguments(**settings: Any) -> dict[str, Any]:
     return create_arguments("trainer", DockerConfig.model_validate(settings))
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(docker_container).failed == 0
 
 
 @pytest.mark.parametrize(
