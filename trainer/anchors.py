@@ -14,17 +14,6 @@ from torch import Tensor
 from trainer.batch import Batch
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnchorsConfig:
-    """How many blocks a row trains."""
-
-    per_row: int = 64
-
-    def __post_init__(self) -> None:
-        if self.per_row < 1:
-            raise ValueError("per_row must be at least 1")
-
-
 @dataclass(frozen=True)
 class Anchors:
     """Positions of blocks in ascending order, valid ones first; the position of an invalid slot means nothing."""

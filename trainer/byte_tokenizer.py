@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tokenizers
-import transformers
-from tokenizers import decoders, models, pre_tokenizers
-
-HF: Any = transformers  # it ships types for a part of itself only
-
 BEGIN_ID = 256
 END_ID = 257
 MASK_ID = 258  # fills a draft block; never in text, so to the verifier it means nothing
@@ -19,12 +13,17 @@ SPECIAL_TOKENS = {"<|begin|>": BEGIN_ID, "<|end|>": END_ID, "<|mask|>": MASK_ID}
 
 def byte_tokenizer() -> Any:
     """Return a Hugging Face tokenizer that gives each UTF-8 byte its own value as id."""
+    import tokenizers  # with transformers seconds, which a recipe that only needs the sizes must not pay
+    import transformers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    hf: Any = transformers  # it ships types for a part of itself only
     vocabulary = {symbol: byte for byte, symbol in enumerate(byte_symbols())} | SPECIAL_TOKENS
     core = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     begin, end, mask = SPECIAL_TOKENS
-    return HF.PreTrainedTokenizerFast(
+    return hf.PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token=begin, eos_token=end, mask_token=mask, clean_up_tokenization_spaces=False
     )
 

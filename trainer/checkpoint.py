@@ -7,7 +7,6 @@ rng.safetensors, and state.json: step, data position, what the run must not chan
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,24 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from trainer.checkpoint_folders import FORMAT, step_folders
 from trainer.errors import ConfigError
 from trainer.files import sync_file, sync_folder, write_json
 from trainer.model import Drafter
 
-FORMAT = 1
 _TENSOR_FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    """When to save (0: only at the end and when stopped) and how many of the newest to keep."""
-
-    every_steps: int = 0
-    keep: int = 2
-
-    def __post_init__(self) -> None:
-        if self.every_steps < 0 or self.keep < 1:
-            raise ValueError("every_steps must not be negative and keep must be at least 1")
 
 
 @dataclass
@@ -91,46 +78,6 @@ def _prune(root: Path, keep: int) -> None:
         doomed = folder.with_name(folder.name + ".part")  # so that a crash in between leaves no folder half empty
         folder.rename(doomed)
         shutil.rmtree(doomed)
-
-
-def step_folders(root: Path) -> list[Path]:
-    """Return the checkpoint folders under `root`, newest first."""
-    found = [(int(match[1]), path) for path in root.glob("step-*") if (match := re.fullmatch(r"step-(\d+)", path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
-
-
-def flaw_of(folder: Path) -> str | None:
-    """Return why a checkpoint cannot be used, None if it is whole."""
-    try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        if state["format"] != FORMAT:
-            return f"format {state['format']}, this trainer reads {FORMAT}"
-        for name, size in state["sizes"].items():
-            if (folder / name).stat().st_size != size:
-                return f"{name} is {(folder / name).stat().st_size} bytes long instead of {size}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def find_checkpoint(root: Path, resume: str) -> tuple[Path | None, list[str]]:
-    """Return the checkpoint to resume from and notes on those passed over; raises ConfigError for a bad named one.
-
-    `resume` is `none`, `auto` (the newest whole one under `root`) or a checkpoint's folder.
-    """
-    if resume == "none":
-        return None, []
-    if resume != "auto":
-        folder = Path(resume)
-        if flaw := flaw_of(folder):
-            raise ConfigError(f"resume: {folder} is no whole checkpoint: {flaw}")
-        return folder, []
-    notes: list[str] = []
-    for folder in step_folders(root):
-        if (flaw := flaw_of(folder)) is None:
-            return folder, notes
-        notes.append(f"passed over {folder}: {flaw}")
-    return None, notes
 
 
 def load_checkpoint(

@@ -1,7 +1,7 @@
 """The command line: `python -m trainer train | prewarm | check | key`. The only place that turns errors into an exit.
 
 Heavy imports happen inside the commands, after the stop signals are in place, so that a signal is never lost to a
-process that is still loading torch.
+process that is still loading torch, and after the recipe was read, so that a wrong one is told at once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.errors import EXIT_CHECK_SAYS_NO, EXIT_STOPPED, TrainerError
 from trainer.signals import StopRequested, StopSignals, stop_with_parent
+
+if TYPE_CHECKING:
+    from trainer.recipe import Recipe
 
 _OVERRIDES_HELP = "recipe values to replace, for example optim.lr=1e-3 data.rows=4"
 
@@ -116,32 +120,34 @@ def _add_nproc(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace, signals: StopSignals) -> int:
+    folder = Path.cwd()
+    recipe = _recipe_of(options, folder)
+
     from trainer.device import resolve_device, resolve_num_ranks
     from trainer.ranks import is_rank
-    from trainer.recipe import load_recipe
+    from trainer.recipe_checks import check_on
     from trainer.run import run, run_ranks
 
-    folder = Path.cwd()
-    try:
-        recipe = load_recipe(options.recipe, options.overrides)
-        device = resolve_device(recipe.device)
-        num_ranks = 1 if is_rank() else resolve_num_ranks(options.nproc, device)
-    except TrainerError as error:
-        _note_failure(options.recipe.stem, error, folder)
-        raise
+    device = resolve_device(recipe.device)
+    num_ranks = 1 if is_rank() else resolve_num_ranks(options.nproc, device)
+    check_on(recipe, device.type)
     if num_ranks == 1:
         return run(recipe, folder=folder, signals=signals)
     words = ("train", str(options.recipe), *options.overrides)
     return run_ranks(words, num_ranks=num_ranks, uses_gpus=device.type == "cuda", folder=folder)
 
 
-def _note_failure(name: str, error: TrainerError, folder: Path) -> None:
-    """Write the result of a run that never began."""
-    from trainer.result import Result
+def _recipe_of(options: argparse.Namespace, run_folder: Path | None = None) -> Recipe:
+    """Return the recipe, checked as far as that goes before torch loads; with `run_folder` as a run there needs it."""
+    from trainer.recipe import load_recipe
+    from trainer.recipe_checks import check_drafter, check_run
 
-    result = Result(name=name, num_steps=0, phase="start", rank=int(os.environ.get("RANK", "0")))
-    result.fail(error, error.exit_code)
-    result.write(folder)
+    recipe = load_recipe(options.recipe, options.overrides)
+    if run_folder is None:
+        check_drafter(recipe)
+    else:
+        check_run(recipe, run_folder)
+    return recipe
 
 
 def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -157,13 +163,13 @@ def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _prewarm(options: argparse.Namespace, signals: StopSignals) -> int:
+    recipe = _recipe_of(options)
+
     from trainer.device import resolve_device, resolve_num_ranks
     from trainer.files import write_json
     from trainer.prewarm import prewarm, prewarm_rank, prewarm_ranks
     from trainer.ranks import is_rank
-    from trainer.recipe import load_recipe
 
-    recipe = load_recipe(options.recipe, options.overrides)
     device = resolve_device(recipe.device)
     if is_rank():
         return prewarm_rank(recipe, say=_talk)
@@ -207,14 +213,14 @@ def _add_preflight(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _preflight(options: argparse.Namespace, signals: StopSignals) -> int:
+    recipe = _recipe_of(options)
+
     from trainer.device import resolve_device, resolve_num_ranks
     from trainer.files import write_json
     from trainer.preflight.preflight import preflight
     from trainer.preflight.processes import preflight_rank
     from trainer.ranks import is_rank
-    from trainer.recipe import load_recipe
 
-    recipe = load_recipe(options.recipe, options.overrides)
     device = resolve_device(recipe.device)
     if is_rank():
         return preflight_rank(recipe, device)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,37 +17,7 @@ from trainer.documents import Document, supervised
 from trainer.errors import ConfigError
 from trainer.jsonl import read_jsonl
 from trainer.python_text import is_held_out, python_texts
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusConfig:
-    """What to train on. `source: python` is text that Python ships; `jsonl` is the file at `path`.
-
-    With `responses: verifier` prompts of at most `prompt_tokens` are answered by the verifier, greedily, with at most
-    `response_tokens`, and only answers are supervised; `corpus` takes documents as they are. One in `held_out_one_in`
-    documents is kept for measuring: `num_eval_prompts` prompts are taken from those. `data_dir` keeps what was made.
-    """
-
-    data_dir: Path = Path("data")
-    source: Literal["python", "jsonl"] = "python"
-    path: Path | None = None
-    responses: Literal["verifier", "corpus"] = "verifier"
-    num_prompts: int = 2048
-    prompt_tokens: int = 64
-    response_tokens: int = 128
-    generate_rows: int = 128
-    num_eval_prompts: int = 32
-    held_out_one_in: int = 12
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("num_prompts", "prompt_tokens", "response_tokens", "generate_rows", "num_eval_prompts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        if self.held_out_one_in < 2:
-            raise ValueError("held_out_one_in must be at least 2: something must be left to train on")
-        if (self.source == "jsonl") != (self.path is not None):
-            raise ValueError("path must be given with source: jsonl, and only then")
+from trainer.sections import CorpusConfig
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,15 @@ Legend: B rows a batch, S tokens a row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from trainer.batch import Batch
 from trainer.documents import Document
 from trainer.packing import Row, fill_row, plan_rows
+from trainer.sections import DataConfig
 
 State = dict[str, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Shape of every batch of one rank: `rows` packed rows of `row_tokens` tokens; `pad_id` fills what is left."""
-
-    rows: int = 1
-    row_tokens: int = 3072
-    pad_id: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "row_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        if self.pad_id < 0:
-            raise ValueError("pad_id must not be negative")
 
 
 class PackedRows:

@@ -15,26 +15,8 @@ from torch import Tensor
 from trainer.blockwise import BlockDrafter, Decoded, block_decode
 from trainer.lookup import count_lookup_cycles, is_looping
 from trainer.progress import ShouldStop, never
+from trainer.sections import DecodeConfig
 from trainer.verifier import Verifier
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodeConfig:
-    """How acceptance is measured. A response loops if `loop_min_repeated` tokens in a row repeat what stood a fixed
-    distance of at most `loop_max_period` before. Prompt lookup matches at most `lookup_max_ngram` tokens."""
-
-    max_new_tokens: int = 256
-    rows: int = 32
-    lookup_max_ngram: int = 4
-    loop_max_period: int = 32
-    loop_min_repeated: int = 32
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "lookup_max_ngram", "loop_max_period", "loop_min_repeated"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        if self.max_new_tokens < 2:
-            raise ValueError("max_new_tokens must be at least 2: the first token comes with the prompt, undrafted")
 
 
 @dataclass(frozen=True)

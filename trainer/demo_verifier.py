@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +19,9 @@ from torch import Tensor, nn
 from trainer.byte_tokenizer import BEGIN_ID, END_ID, VOCAB_SIZE, byte_tokenizer
 from trainer.files import sync_file, sync_folder
 from trainer.progress import Progress, Talk
+from trainer.sections import MAX_POSITIONS, DemoVerifierConfig
 
 HF: Any = transformers  # it ships types for a part of itself only
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoVerifierConfig:
-    """Sizes and training of the demo's verifier. `steps` decide, not seconds; each row is `row_tokens` bytes."""
-
-    hidden_size: int = 192
-    intermediate_size: int = 768
-    num_hidden_layers: int = 4
-    num_attention_heads: int = 3
-    num_key_value_heads: int = 1
-    steps: int = 350
-    rows: int = 8
-    row_tokens: int = 256
-    muon_lr: float = 0.02
-    adamw_lr: float = 3e-3
-    warmup: float = 0.05
-    decay: float = 0.5
-    report_every: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_size", "num_hidden_layers", "steps", "rows", "row_tokens", "report_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        if self.hidden_size % (2 * self.num_attention_heads):
-            raise ValueError("hidden_size must be an even multiple of num_attention_heads")
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
-        if not 0 <= self.warmup <= 1 or not 0 <= self.decay <= 1:
-            raise ValueError("warmup and decay are shares of the steps, from 0 to 1")
 
 
 def model_config(config: DemoVerifierConfig) -> Any:
@@ -64,7 +33,7 @@ def model_config(config: DemoVerifierConfig) -> Any:
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=config.num_attention_heads,
         num_key_value_heads=config.num_key_value_heads,
-        max_position_embeddings=4096,
+        max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=True,
         bos_token_id=BEGIN_ID,
         eos_token_id=END_ID,

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainer.checkpoint import find_checkpoint, flaw_of
+from trainer.checkpoint_folders import find_checkpoint, flaw_of
 from trainer.device import resolve_dtype
 from trainer.errors import ConfigError
 from trainer.files import sync_file, sync_folder, write_json

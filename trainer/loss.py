@@ -20,26 +20,6 @@ from trainer.blocks import Supervised
 
 ChunkFn = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
-_PAPER_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossConfig:
-    """Decay of the slot weights (None: by block size) and slots a chunk of the vocabulary projection."""
-
-    gamma: float | None = None
-    chunk_slots: int = 512
-
-    def __post_init__(self) -> None:
-        if self.gamma is not None and self.gamma <= 0:
-            raise ValueError("gamma must be positive")
-        if self.chunk_slots < 1:
-            raise ValueError("chunk_slots must be at least 1")
-
-    def gamma_for(self, block_size: int) -> float:
-        """Return gamma; where the recipe leaves it open, the published value, or half a block less a slot."""
-        return self.gamma if self.gamma is not None else _PAPER_GAMMA.get(block_size, max(1.0, block_size / 2 - 0.5))
-
 
 @dataclass(frozen=True)
 class LossSums:

@@ -11,7 +11,6 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -19,17 +18,6 @@ from typing import Any, TextIO
 import torch
 
 from trainer.compile import Counters
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogConfig:
-    """Every how many steps a line is printed for people; the file has every step."""
-
-    every_steps: int = 10
-
-    def __post_init__(self) -> None:
-        if self.every_steps < 1:
-            raise ValueError("every_steps must be at least 1")
 
 
 def say(text: str) -> None:

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True, kw_only=True)
-class OptimConfig:
-    """AdamW and schedule; `warmup_share` is of all steps, `final_lr_share` of `lr`."""
-
-    lr: float = 6e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    warmup_share: float = 0.04
-    final_lr_share: float = 0.1
-    clip_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.lr <= 0 or self.clip_norm <= 0:
-            raise ValueError("lr and clip_norm must be positive")
-        if not 0 <= self.warmup_share <= 1 or not 0 <= self.final_lr_share <= 1:
-            raise ValueError("warmup_share and final_lr_share must be between 0 and 1")
+from trainer.sections import OptimConfig
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:

@@ -19,14 +19,16 @@ import transformers
 from torch import Tensor
 
 from trainer.byte_tokenizer import byte_tokenizer
-from trainer.corpus import CorpusConfig, Split, answered, prompts_of, read_source, source_digest
-from trainer.demo_verifier import DemoVerifierConfig, save_folder, train_demo_verifier
+from trainer.corpus import Split, answered, prompts_of, read_source, source_digest
+from trainer.demo_verifier import save_folder, train_demo_verifier
 from trainer.documents import Document, load_documents, save_documents, supervised
 from trainer.errors import ConfigError
 from trainer.generate import greedy_responses
 from trainer.locks import exclusive
 from trainer.progress import Talk
-from trainer.verifier import Verifier, VerifierConfig, check_path
+from trainer.recipe_checks import check_path
+from trainer.sections import CorpusConfig, DemoVerifierConfig, VerifierConfig
+from trainer.verifier import Verifier
 
 FORMAT = 1  # goes up when the same choices would give another verifier or other documents
 
@@ -55,7 +57,10 @@ def prepare(
     Processes that prepare the same folder take turns. Raises ConfigError for a wrong file or folder, StopRequested when
     asked to stop; then nothing half-made stands under a final name.
     """
-    corpus.data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        corpus.data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"corpus.data_dir: cannot make {corpus.data_dir}: {error.strerror}") from error
     with exclusive(corpus.data_dir / "prepare.lock", talk):
         path, reused_verifier = _verifier_path(corpus, verifier, talk)
         work = _Work(corpus, verifier, path, device, dtype, talk)

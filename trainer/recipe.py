@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-
-from trainer.anchors import AnchorsConfig
-from trainer.checkpoint import CheckpointConfig
 from trainer.config import apply_overrides, build, read_mapping
-from trainer.corpus import CorpusConfig
-from trainer.data import DataConfig
-from trainer.decode import DecodeConfig
-from trainer.device import resolve_dtype
 from trainer.errors import ConfigError
-from trainer.loss import LossConfig
-from trainer.metrics import LogConfig
 from trainer.model_config import DrafterConfig, DrafterRecipe
-from trainer.optim import OptimConfig
-from trainer.verifier import VerifierConfig, verifier_shape
-from trainer.warmup import CompileConfig, StepShape
+from trainer.sections import (
+    AnchorsConfig,
+    CheckpointConfig,
+    CompileConfig,
+    CorpusConfig,
+    DataConfig,
+    DecodeConfig,
+    LogConfig,
+    LossConfig,
+    OptimConfig,
+    VerifierConfig,
+)
+
+if TYPE_CHECKING:  # torch takes seconds to load, and a wrong recipe is told before
+    import torch
+
+    from trainer.warmup import StepShape
 
 FLEX_TILE = 128
 
@@ -54,20 +58,29 @@ class Recipe:
             raise ValueError("steps must be at least 1")
         if self.seed < 0:
             raise ValueError("seed must not be negative")
+        if self.compile.cuda_graphs and self.device == "cpu":
+            raise ValueError("compile.cuda_graphs needs a GPU, and device is cpu")
 
     def drafter_config(self) -> DrafterConfig:
         """Return the drafter's config, from the sizes of the verifier; raises ConfigError where they do not fit."""
+        if self.verifier.path is None:
+            shape = self.verifier.demo.shape()
+        else:
+            from trainer.verifier import verifier_shape
+
+            shape = verifier_shape(self.verifier)
         try:
-            return self.drafter.config(verifier_shape(self.verifier))
-        except ConfigError:
-            raise
+            return self.drafter.config(shape)
         except ValueError as error:
             raise ConfigError(f"drafter: {error}") from error
 
     def step_shape(self, device: torch.device) -> StepShape:
         """Return the fixed shape of a training step; raises ConfigError where flex attention cannot tile it."""
+        from trainer.device import resolve_dtype
+        from trainer.warmup import StepShape
+
         if device.type == "cuda":
-            self._check_tiles()
+            self.check_tiles()
         return StepShape(
             rows=self.data.rows,
             row_tokens=self.data.row_tokens,
@@ -76,7 +89,8 @@ class Recipe:
             dtype=resolve_dtype(self.dtype, device),
         )
 
-    def _check_tiles(self) -> None:
+    def check_tiles(self) -> None:
+        """Raise ConfigError where a step on a GPU would not be of whole tiles."""
         num_slots = self.anchors.per_row * self.drafter.block_size
         for name, size in (("data.row_tokens", self.data.row_tokens), ("anchors.per_row * block_size", num_slots)):
             if size % FLEX_TILE:

@@ -16,7 +16,8 @@ import torch
 
 from trainer.anchors import draw_anchors
 from trainer.batch import Batch
-from trainer.checkpoint import TrainState, find_checkpoint, load_checkpoint, save_checkpoint
+from trainer.checkpoint import TrainState, load_checkpoint, save_checkpoint
+from trainer.checkpoint_folders import find_checkpoint
 from trainer.compile import Counters, Discipline
 from trainer.data import PackedRows
 from trainer.decode import measure_acceptance

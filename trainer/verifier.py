@@ -8,7 +8,6 @@ Legend: B rows, S tokens, Q new tokens, T cached and new tokens, H hidden, V voc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,52 +18,24 @@ from torch import Tensor
 
 from trainer.batch import Batch
 from trainer.capture import LayerCapture
-from trainer.demo_verifier import DemoVerifierConfig, model_config
 from trainer.errors import ConfigError
+from trainer.recipe_checks import check_path
+from trainer.sections import VerifierConfig
 from trainer.shape import VerifierShape
 
 HF: Any = transformers  # it ships types for a part of itself only
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifierConfig:
-    """Which language model to draft for: a local Hugging Face folder, or, without `path`, the demo's own.
-
-    `path` may be a name on the Hugging Face hub only if `allow_download` is true.
-    """
-
-    path: str | None = None
-    allow_download: bool = False
-    demo: DemoVerifierConfig = field(default_factory=DemoVerifierConfig)
-
-    def __post_init__(self) -> None:
-        if self.path == "":
-            raise ValueError("path must be a folder; leave it out for the demo's verifier")
-        if self.allow_download and self.path is None:
-            raise ValueError("allow_download makes sense only with path")
-
-
-def check_path(config: VerifierConfig) -> str:
-    """Return the configured path; raises ConfigError where it is missing or would need a download."""
-    path = config.path
-    if path is None:
-        raise ConfigError("verifier.path is not set")
-    if (Path(path).expanduser() / "config.json").is_file():
-        return str(Path(path).expanduser())
-    if config.allow_download:
-        return path
-    raise ConfigError(
-        f"verifier.path: {path} is not a folder with a config.json. "
-        "To let transformers fetch that name from the hub, set verifier.allow_download: true"
-    )
-
-
 def verifier_shape(config: VerifierConfig) -> VerifierShape:
     """Return the sizes of the configured verifier without loading weights; raises ConfigError."""
     if config.path is None:
-        return shape_of(model_config(config.demo))
-    return shape_of(HF.AutoConfig.from_pretrained(check_path(config), local_files_only=not config.allow_download))
+        return config.demo.shape()
+    path = check_path(config)
+    try:
+        return shape_of(HF.AutoConfig.from_pretrained(path, local_files_only=not config.allow_download))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"verifier.path: cannot read the config.json of {path}: {error}") from error
 
 
 def shape_of(config: Any) -> VerifierShape:

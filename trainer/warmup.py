@@ -17,14 +17,8 @@ from trainer.compile import Discipline
 from trainer.errors import ConfigError
 from trainer.model import Drafter
 from trainer.model_config import DrafterConfig
+from trainer.sections import CompileConfig
 from trainer.step import Frozen, Functions, StepInputs, step_functions, step_loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompileConfig:
-    """How the step is compiled. `cuda_graphs` replays its kernels as CUDA graphs: less launching, more memory."""
-
-    cuda_graphs: bool = False
 
 
 def open_discipline(

@@ -9,11 +9,12 @@ from tests.train.cases import drafter_config
 from tests.train.verifiers import HIDDEN, VOCAB, tiny_verifier
 from trainer.anchors import Anchors
 from trainer.batch import Batch
-from trainer.data import DataConfig, PackedRows
+from trainer.data import PackedRows
 from trainer.documents import supervised
 from trainer.model import Drafter
-from trainer.optim import OptimConfig, make_optimizer
+from trainer.optim import make_optimizer
 from trainer.ranks import Ranks, Share
+from trainer.sections import DataConfig, OptimConfig
 from trainer.step import Frozen, StepInputs, step_functions
 from trainer.update import Parts, gradients
 from trainer.warmup import StepShape

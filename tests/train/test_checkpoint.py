@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from tests.train.cases import drafter_config
-from trainer.checkpoint import TrainState, find_checkpoint, flaw_of, load_checkpoint, save_checkpoint, step_folders
+from trainer.checkpoint import TrainState, load_checkpoint, save_checkpoint
+from trainer.checkpoint_folders import find_checkpoint, flaw_of, step_folders
 from trainer.errors import ConfigError
 from trainer.model import Drafter
 from trainer.model_config import DrafterConfig
-from trainer.optim import OptimConfig, make_optimizer
+from trainer.optim import make_optimizer
+from trainer.sections import OptimConfig
 
 CONTRACT = {"seed": 0, "layers": (1, 3)}
 

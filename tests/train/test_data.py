@@ -16,12 +16,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from trainer.batch import ROW_PADDING, Batch
-from trainer.corpus import CorpusConfig, answered, first_supervised, prompts_of, read_source, source_digest
-from trainer.data import DataConfig, PackedRows
+from trainer.corpus import answered, first_supervised, prompts_of, read_source, source_digest
+from trainer.data import PackedRows
 from trainer.documents import Document, load_documents, save_documents, supervised
 from trainer.errors import ConfigError
 from trainer.jsonl import conversation, read_jsonl
 from trainer.packing import plan_rows
+from trainer.sections import CorpusConfig, DataConfig
 
 HF: Any = transformers
 LENGTHS = (5, 9, 3, 16, 16, 1, 40, 7, 12, 2, 8)

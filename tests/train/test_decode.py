@@ -12,12 +12,13 @@ from torch import Tensor
 
 from tests.train.verifiers import HIDDEN, VOCAB, ScriptedDrafter, prompts, tiny_verifier
 from trainer.blockwise import Decoded, block_decode, num_agreeing
-from trainer.decode import DecodeConfig, measure_acceptance, summarise
+from trainer.decode import measure_acceptance, summarise
 from trainer.generate import greedy_responses
 from trainer.lookup import NgramIndex, agreeing, count_lookup_cycles, is_looping
 from trainer.model import Drafter
 from trainer.model_config import DrafterConfig
 from trainer.progress import Talk
+from trainer.sections import DecodeConfig
 from trainer.signals import StopRequested
 
 QUIET = Talk(lambda _: None)

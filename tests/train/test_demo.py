@@ -15,8 +15,7 @@ import torch
 
 from tests.support.until import until
 from trainer.byte_tokenizer import BEGIN_ID, END_ID, MASK_ID, VOCAB_SIZE, byte_tokenizer
-from trainer.corpus import CorpusConfig
-from trainer.demo_verifier import DemoVerifierConfig, schedule, train_demo_verifier
+from trainer.demo_verifier import schedule, train_demo_verifier
 from trainer.errors import ConfigError
 from trainer.generate import greedy_responses
 from trainer.locks import exclusive
@@ -24,8 +23,9 @@ from trainer.prepare import Prepared, prepare
 from trainer.progress import Progress, Talk
 from trainer.python_text import is_held_out, python_texts
 from trainer.recipe import load_recipe
+from trainer.sections import CorpusConfig, DemoVerifierConfig, VerifierConfig
 from trainer.signals import StopRequested
-from trainer.verifier import Verifier, VerifierConfig, verifier_shape
+from trainer.verifier import Verifier, verifier_shape
 
 QUIET = Talk(lambda _: None)
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -16,7 +16,8 @@ from trainer.errors import EXIT_CONFIG, ConfigError
 from trainer.export import export
 from trainer.model import Drafter
 from trainer.model_config import DrafterConfig
-from trainer.optim import OptimConfig, make_optimizer
+from trainer.optim import make_optimizer
+from trainer.sections import OptimConfig
 
 
 def saved(run: Path, *steps: int) -> Drafter:

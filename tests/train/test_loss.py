@@ -10,7 +10,8 @@ from torch import Tensor
 from tests.train.cases import drafter_config, packed_anchors, packed_batch
 from trainer.anchors import Anchors
 from trainer.blocks import IGNORED
-from trainer.loss import LossConfig, LossSums, accept_lengths, loss_chunk, loss_sums
+from trainer.loss import LossSums, accept_lengths, loss_chunk, loss_sums
+from trainer.sections import LossConfig
 from trainer.step import StepInputs, spread_slots
 
 HIDDEN, VOCABULARY = 16, 30

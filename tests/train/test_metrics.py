@@ -10,8 +10,9 @@ import torch
 
 from trainer.compile import Counters
 from trainer.errors import NonFiniteError
-from trainer.metrics import LogConfig, MetricsFile, compile_fields, memory_allocated_mib, step_line
+from trainer.metrics import MetricsFile, compile_fields, memory_allocated_mib, step_line
 from trainer.result import Result
+from trainer.sections import LogConfig
 
 
 def test_every_line_stands_on_disk_at_once_and_carries_phase_and_step(tmp_path: Path) -> None:

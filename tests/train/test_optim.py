@@ -9,7 +9,8 @@ import torch
 
 from tests.train.cases import drafter_config
 from trainer.model import Drafter
-from trainer.optim import OptimConfig, clip_gradients, learning_rate, make_optimizer
+from trainer.optim import clip_gradients, learning_rate, make_optimizer
+from trainer.sections import OptimConfig
 
 CONFIG = OptimConfig(lr=1.0, warmup_share=0.1, final_lr_share=0.2)
 
