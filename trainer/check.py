@@ -175,10 +175,7 @@ def compute(case: Case, *, form: AttentionForm, wrap: Wrap | None = None) -> dic
     device = case.target_hidden_BSC.device
     drafter = Drafter(case.config).to(device)
     has_backward = form == "dense" or device.type != "cpu"
-    try:
-        drafter.load_state_dict(case.weights)
-    except RuntimeError as error:
-        raise ConfigError(f"model.safetensors does not fit config.json: {error}") from error
+    drafter.load_weights(case.weights, place="model.safetensors")
     with torch.set_grad_enabled(has_backward):
         hidden_BQH = draft_hidden(drafter, functions, case.frozen, case.inputs, case.target_hidden_BSC)
         sums = loss_sums(

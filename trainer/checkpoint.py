@@ -87,7 +87,7 @@ def load_checkpoint(
     raw = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     _refuse_change(raw["contract"], contract, folder)
     model, moments, rng = (load_file(folder / name) for name in _TENSOR_FILES)
-    drafter.load_state_dict(model)
+    drafter.load_weights(model, place=f"resume: {folder}/model.safetensors")
     load_optimizer_tensors(drafter, optimizer, moments)
     restore_rng(rng)
     return TrainState(step=raw["step"], tokens=raw["tokens"], data=raw["data"], facts=raw["facts"])

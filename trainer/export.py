@@ -85,8 +85,5 @@ def _checkpoint_of(source: Path) -> Path:
 
 def _weights(checkpoint: Path, config: DrafterConfig) -> dict[str, Tensor]:
     drafter = Drafter(config)
-    try:
-        drafter.load_state_dict(load_file(checkpoint / "model.safetensors"))
-    except RuntimeError as error:
-        raise ConfigError(f"export: the weights in {checkpoint} are not those of its config.json: {error}") from error
+    drafter.load_weights(load_file(checkpoint / "model.safetensors"), place=f"export: {checkpoint}/model.safetensors")
     return dict(drafter.state_dict())

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.attention import Mask, attend
+from trainer.errors import ConfigError
 from trainer.model_config import DrafterConfig, LayerKind
 
 Rope = tuple[Tensor, Tensor]
@@ -157,6 +158,13 @@ class Drafter(nn.Module):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, RMSNorm):
                 nn.init.ones_(module.weight)
+
+    def load_weights(self, weights: Mapping[str, Tensor], *, place: str) -> None:
+        """Take over weights that were read at `place`; raises ConfigError where they are not those of this drafter."""
+        try:
+            self.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ConfigError(f"{place} does not fit config.json: {error}") from error
 
     def context_features(self, target_hidden_BSC: Tensor) -> Tensor:
         """Return hidden_norm(fc(.)) [B, S, H]: position by position, so a decoder may cache and append it."""

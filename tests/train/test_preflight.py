@@ -86,6 +86,27 @@ def test_what_a_replica_raises_is_counted_and_told(tiny_recipe: Path) -> None:
     assert (counts.calls, counts.problems()) == (MAX_FAILED, [f"{MAX_FAILED} ValueError: no kernel here"])
 
 
+def test_a_round_does_not_carry_the_failures_of_the_round_before(tiny_recipe: Path) -> None:
+    broken = {"yes"}
+
+    def sometimes(name: str, function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            if broken:
+                raise ValueError(name)
+            return function(*arguments)
+
+        return called
+
+    run = ReplicaRun(load_recipe(tiny_recipe, []), torch.device("cpu"), sometimes)
+    run.warm(60.0)
+    assert run.counts().exceptions == {"ValueError": MAX_FAILED}
+    broken.clear()
+    run.warm(0.5)
+    counts = run.counts()
+    assert counts.calls > 0
+    assert (counts.exceptions, counts.messages) == ({}, {})
+
+
 def test_counts_of_replicas_add_up_and_times_are_the_longest() -> None:
     one = Counts(calls=3, exceptions={"A": 1}, compiles=5, cold_s=2.0, warm_s=1.0)
     other = Counts(calls=4, exceptions={"A": 1, "B": 2}, eager_calls=1, cold_s=3.0, warm_s=0.5)

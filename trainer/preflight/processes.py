@@ -58,4 +58,4 @@ def _run(recipe: Recipe, device: torch.device, ranks: Ranks) -> Counts:
         run.warm(WARM_S)
     now = discipline.counters()
     discipline.close()
-    return together([process_counts(now, after_cold, limits_hit=limits.num), run.counts()])
+    return together([process_counts(after_cold, after_cold, now, limits_hit=limits.num), run.counts()])

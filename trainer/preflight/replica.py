@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,29 @@ def small_copy(config: DrafterConfig) -> DrafterConfig:
     )
 
 
+@dataclass
+class Tally:
+    """What a replica did in its cold start, or in one round of warm steps."""
+
+    calls: int = 0
+    misses: int = 0  # of what was warm: the inputs are the same in every step
+    exceptions: Counter[str] = field(default_factory=Counter)
+    messages: dict[str, str] = field(default_factory=dict)
+    eager_calls: int = 0
+    seconds: float = 0.0
+
+    @property
+    def num_failed(self) -> int:
+        """Steps that did not come to an end."""
+        return self.misses + sum(self.exceptions.values())
+
+    def note(self, error: Exception) -> None:
+        """Count an exception by its type, and keep what the first one of a type says."""
+        kind = type(error).__name__
+        self.exceptions[kind] += 1
+        self.messages.setdefault(kind, str(error))
+
+
 class ReplicaRun:
     """The step of one replica; counts what was called, raised, and run without having been compiled."""
 
@@ -52,11 +75,7 @@ class ReplicaRun:
         self._eager: list[str] = []
         self._guard = guard
         self._functions = step_functions(config, attention_form(device), wrap=self._wrap)
-        self.calls = 0
-        self.misses = 0  # of what was warm: the inputs are the same in every step
-        self.exceptions: Counter[str] = Counter()
-        self.messages: dict[str, str] = {}
-        self.cold_s = self.warm_s = 0.0
+        self._cold = self._tally = Tally()
 
     def _wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         eager = self._eager
@@ -69,63 +88,66 @@ class ReplicaRun:
         compiled = self._guard(name, called)
 
         def counted(*arguments: Any) -> Any:
-            self.calls += 1
+            self._tally.calls += 1
             return compiled(*arguments)
 
         return counted
 
     def cold(self) -> None:
         """Run the step once, forward and backward, which compiles all of it."""
-        started_at = time.monotonic()
-        self._step()
-        self.cold_s = round(time.monotonic() - started_at, 2)
-        self.calls = 0
+        with self._timed():
+            self._step()
 
     def warm(self, seconds: float, *, hold: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-        """Run warm steps for that long, each within `hold()`; a replica that only fails gives up."""
+        """Run one round of warm steps for that long, each within `hold()`; a replica that only fails gives up."""
+        self._tally = Tally()
         started_at = time.monotonic()
-        while time.monotonic() - started_at < seconds and self._num_failed < MAX_FAILED:
-            self._step(hold=hold)
-        self.warm_s = round(time.monotonic() - started_at, 2)
+        with self._timed():
+            while time.monotonic() - started_at < seconds and self._tally.num_failed < MAX_FAILED:
+                self._step(hold=hold)
 
-    @property
-    def _num_failed(self) -> int:
-        return self.misses + sum(self.exceptions.values())
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started_at, num_eager = time.monotonic(), len(self._eager)
+        yield
+        self._tally.seconds = round(time.monotonic() - started_at, 2)
+        self._tally.eager_calls = len(self._eager) - num_eager
 
     def _step(self, *, hold: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         try:
             with hold():
                 warm_step(self._drafter, self._functions, self._shape, self.device)
         except SealBroken as error:
-            self.misses += 1
-            self.messages.setdefault(type(error).__name__, str(error))
+            self._tally.misses += 1
+            self._tally.messages.setdefault(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - whatever this torch raises in this topology is what is asked for
             self.note(error)
 
     def note(self, error: Exception) -> None:
-        """Count an exception by its type, and keep what the first one of a type says."""
-        kind = type(error).__name__
-        self.exceptions[kind] += 1
-        self.messages.setdefault(kind, str(error))
+        """Count an exception of the phase that is on."""
+        self._tally.note(error)
 
     def counts(self) -> Counts:
-        """Return what this replica did, beside what is counted for its whole process."""
+        """Return what the cold start and the last round of warm steps did, beside what a whole process counts."""
+        cold, warm = self._cold, self._tally if self._tally is not self._cold else Tally()
         return Counts(
-            calls=self.calls,
-            exceptions=dict(self.exceptions),
-            spurious_recompiles=self.misses,
-            eager_calls=len(self._eager),
-            cold_s=self.cold_s,
-            warm_s=self.warm_s,
-            messages=dict(self.messages),
+            calls=warm.calls,
+            exceptions=dict(cold.exceptions + warm.exceptions),
+            spurious_recompiles=cold.misses + warm.misses,
+            eager_calls=cold.eager_calls + warm.eager_calls,
+            cold_s=cold.seconds,
+            warm_s=warm.seconds,
+            messages=warm.messages | cold.messages,
         )
 
 
-def process_counts(now: Counters, after_cold: Counters, *, limits_hit: int) -> Counts:
-    """Return what a process compiled for all its replicas together; whatever it did once they were cold is a miss."""
+def process_counts(after_cold: Counters, before: Counters, after: Counters, *, limits_hit: int) -> Counts:
+    """Return what a process compiled for all its replicas together: in their cold start, and `before` to `after` a
+    round of warm steps, where all that is compiled is a miss."""
+    num_late = after.num_compiled - before.num_compiled
     return Counts(
-        compiles=now.num_compiled,
-        spurious_recompiles=after_cold.recompiles + now.num_compiled - after_cold.num_compiled,
+        compiles=after_cold.num_compiled + num_late,
+        spurious_recompiles=after_cold.recompiles + num_late,
         limits_hit=limits_hit,
-        cudagraph_skips=now.cudagraph_skips,
+        cudagraph_skips=after_cold.cudagraph_skips + after.cudagraph_skips - before.cudagraph_skips,
     )

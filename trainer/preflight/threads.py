@@ -34,14 +34,16 @@ def try_threads(recipe: Recipe, device: torch.device, *, num_replicas: int, lock
     try:
         with LimitsHit() as limits:
             runs = _cold(recipe, device, replicas)
-            after_cold = discipline.counters()
+            after_cold, limits_cold = discipline.counters(), limits.num
             rounds = (
                 [replicas.is_locked, False] if replicas.is_locked and discipline.is_sealed else [replicas.is_locked]
             )
             for is_locked in rounds:
+                before, limits_before = discipline.counters(), limits.num
                 _warm(runs, replicas, is_locked=is_locked)
                 name = f"threads, a compiled copy each, lock {'on' if is_locked else 'off'}"
-                of_process = process_counts(discipline.counters(), after_cold, limits_hit=limits.num)
+                limits_hit = limits_cold + limits.num - limits_before
+                of_process = process_counts(after_cold, before, discipline.counters(), limits_hit=limits_hit)
                 counts = together([of_process, *(run.counts() for run in runs)])
                 found.append(Topology(name, num_replicas, counts, is_chosen=is_locked == replicas.is_locked))
     finally:
@@ -76,8 +78,6 @@ def _device_of(device: torch.device, index: int) -> torch.device:
 
 def _warm(runs: list[ReplicaRun], replicas: ThreadedReplicas, *, is_locked: bool) -> None:
     """Run all replicas at once for a while."""
-    for run in runs:
-        run.calls = 0
     _in_threads(
         lambda index: runs[index].warm(WARM_S, hold=(lambda: replicas.turn) if is_locked else nullcontext), len(runs)
     )
