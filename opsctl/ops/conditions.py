@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
+import tarfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opsctl.ops.workspace import Workspace
@@ -67,15 +68,17 @@ def _short(data: bytes) -> str:
 
 
 def _sources(workspace: Workspace) -> dict[str, str]:
-    from opsctl.ops.deploy import files
+    with tarfile.open(fileobj=io.BytesIO(workspace.sources)) as archive:
+        found = {one.name: archive.extractfile(one) for one in archive if one.name.endswith(".py")}
+        return {f"source {name}": source_digest(file.read()) for name, file in found.items() if file is not None}
 
-    found = files(workspace.folder, workspace.config.code)
-    return {f"source {name}": source_digest(path) for name, path in found if path.suffix == ".py"}
 
+def source_digest(data: bytes) -> str:
+    """One value for what a Python file means: comments and layout do not count.
 
-def source_digest(path: Path) -> str:
-    """One value for what a Python file means: comments and layout do not count."""
-    data = path.read_bytes()
+    >>> source_digest(b"x = 1  # one") == source_digest(b"x=1")
+    True
+    """
     try:
         return _short(ast.dump(ast.parse(data)).encode())
     except (SyntaxError, ValueError):

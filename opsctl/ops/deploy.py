@@ -99,10 +99,9 @@ def describe(folder: Path, code: CodeConfig, sha256: str) -> Code:
 
 def deploy(workspace: Workspace) -> Code:
     """Bring the project's sources to the target, unless they are there; raises ConfigError, DiskFull."""
-    settings = workspace.config.code
-    archive = pack(files(workspace.folder, settings))
+    archive = workspace.sources
     sha256 = hashlib.sha256(archive).hexdigest()
-    code = describe(workspace.folder, settings, sha256)
+    code = describe(workspace.folder, workspace.config.code, sha256)
     request = {"name": code.name, "origin": code.origin, "sha256": sha256}
     if workspace.client.call("has-code", request)["is_there"]:
         return code

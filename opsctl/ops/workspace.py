@@ -75,6 +75,13 @@ class Workspace:
         """The client of the target's agent."""
         return AgentClient(self.target, operator=operator_name())
 
+    @functools.cached_property
+    def sources(self) -> bytes:
+        """The project's sources as one archive, read once: what a command says of them is of one moment."""
+        from opsctl.ops.deploy import files, pack  # it needs this module
+
+        return pack(files(self.folder, self.config.code))
+
 
 def open_workspace(config_path: Path | None, target_name: str | None) -> Workspace:
     """The workspace of the given or the nearest opsctl.yaml; raises ConfigError."""
