@@ -44,12 +44,13 @@ class SshChannel:
 
     def _drain_errors(self) -> None:
         # both streams share one window: an unread stderr would stop stdout
-        while True:
-            with contextlib.suppress(TimeoutError):  # the reader's limit on silence: no matter here
-                data = self._channel.recv_stderr(_STDERR_CHUNK_BYTES)
-                if not data:
-                    return
-                self._errors.append(data)
+        with contextlib.suppress(*_GONE):  # the link is down, as the reader of stdout hears
+            while True:
+                with contextlib.suppress(TimeoutError):  # the reader's limit on silence: no matter here
+                    data = self._channel.recv_stderr(_STDERR_CHUNK_BYTES)
+                    if not data:
+                        return
+                    self._errors.append(data)
 
     def write(self, data: bytes) -> None:
         """Send all of `data`, waiting as long as the link lives; raises BrokenPipeError if the process is gone."""
@@ -75,12 +76,14 @@ class SshChannel:
             self._channel.shutdown_write()
 
     def read(self, timeout_s: float) -> bytes:
-        """Some bytes of its stdout."""
+        """Some bytes of its stdout; b"" at its end, and where the link is gone: `outcome` tells which."""
         self._channel.settimeout(timeout_s)
         try:
             return self._channel.recv(_CHUNK_BYTES)
         except TimeoutError:
             raise TimedOut(f"no output for {timeout_s:g} s") from None
+        except _GONE:  # reading tells the far end that there is room again, which a dead link refuses
+            return b""
 
     def error_tail(self) -> str:
         """The last part of its stderr; waits a moment for the stream's end if its output is over."""
