@@ -103,11 +103,7 @@ class _Evidence:
         return warm_before and ratio is not None and ratio <= SAME and self._sawtooth() is None
 
     def _slow_text(self) -> str:
-        ratio = self.progress.slowdown()
-        present = self.progress.step_s
-        if ratio is None or present is None or ratio < SLOW:
-            return ""
-        return f"a step takes {present:.3g} s, {ratio:.1f} times what it should"
+        return self.progress.slow_text(SLOW)
 
     # --- memory's shape --------------------------------------------------------------------------
 

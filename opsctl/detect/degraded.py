@@ -92,13 +92,11 @@ def pace(state: State, silence: Silence) -> Opinion | None:
 
 
 def _told(state: State, at_least: float) -> tuple[str, ...]:
-    """The pace in words, if a step takes so many times as long as it should."""
-    progress = state.progress
-    ratio, step_s = progress.slowdown(), progress.step_s
-    enough = len(progress.step_times) >= SLOW_ROWS or not progress.step_times
-    if ratio is None or step_s is None or ratio < at_least or not enough:
-        return ()
-    return (f"a step takes {step_s:.3g} s, {ratio:.1f} times what it should",)
+    """The pace in words, if a step takes so many times as long as it should, and that is no first impression."""
+    times = state.progress.pace.times or state.progress.token_pace.times
+    enough = len(times) >= SLOW_ROWS or not times
+    text = state.progress.slow_text(at_least) if enough else ""
+    return (text,) if text else ()
 
 
 def _waiting_for_data(state: State) -> Opinion | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opsctl.detect.context import Opinion
+from opsctl.detect.kernel import KernelEvent
 from opsctl.detect.rules import DEFAULT_WEIGHT
 from opsctl.detect.state import State
 from opsctl.detect.words import NEAR_ROWS, Hit
@@ -110,9 +111,7 @@ def _is_midway(state: State) -> bool:
 
 
 def _killed_for_memory(state: State, end: End) -> Opinion | None:
-    event = next(
-        (event for event in state.kernel.events if event.cause == "host_oom_killed" and event.is_own is not False), None
-    )
+    event = next((event for event in state.kernel.events if _may_have_killed(event, end)), None)
     hit, root = state.words.last.get("cgroup_oom"), _root(state)
     told = [*([event.text] if event else []), *([COUNTED] if end.oom_killed else []), *([hit.text] if hit else [])]
     was_killed = signal_of(end) == 9 or (root is not None and root.cause in _OF_KILLED)
@@ -122,6 +121,12 @@ def _killed_for_memory(state: State, end: End) -> Opinion | None:
     if signal_of(end) == 9 or (root is not None and root.cause == "sigkill_unknown"):
         return _memory_rose(state)
     return None
+
+
+def _may_have_killed(event: KernelEvent, end: End) -> bool:
+    """Whether a kernel event may be this job's end; where nobody knows whose it was, our control group counted one."""
+    is_ours = event.is_own or (event.is_own is None and end.oom_killed is not False)
+    return event.cause == "host_oom_killed" and is_ours
 
 
 def _counted(state: State, end: End) -> Opinion | None:
@@ -185,11 +190,11 @@ def _verdict_of(root: Hit) -> str:
 
 def _lost(state: State) -> Opinion | None:
     """What nvidia-smi says after the end about a GPU that is lost or a driver that does not fit."""
-    lost = state.gpus.lost() or _sentence(state)
-    if not lost:
-        return None
-    cause = "driver_mismatch" if "mismatch" in lost else "gpu_lost"
-    return Opinion("crashed", cause, 0.8, (lost,))
+    problem = state.gpus.problem
+    if "version mismatch" in problem and not state.gpus.lost():
+        return Opinion("crashed", "driver_mismatch", 0.8, (problem,))
+    lost = state.gpus.lost() or state.gpus.lost_sentence()
+    return Opinion("crashed", "gpu_lost", 0.8, (lost,)) if lost else None
 
 
 def _held(state: State) -> Opinion | None:
@@ -199,15 +204,6 @@ def _held(state: State) -> Opinion | None:
         return None
     text = f"the process is gone and a GPU still holds {held / 1024:.1f} GiB without work"
     return Opinion("crashed", "gpu_memory_not_released", 0.75, (text,))
-
-
-def _sentence(state: State) -> str:
-    problem = state.gpus.problem
-    return (
-        problem
-        if any(word in problem for word in ("device handle", "is lost", "requires reset", "version mismatch"))
-        else ""
-    )
 
 
 def _by_status(state: State, end: End, root: Hit | None) -> Opinion:

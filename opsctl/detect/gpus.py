@@ -77,6 +77,12 @@ class Gpus:
                 return f"GPU {gpu.index} is missing from nvidia-smi's list"
         return ""
 
+    def lost_sentence(self) -> str:
+        """What nvidia-smi says in place of numbers about a lost GPU that may be the job's; "" for nothing."""
+        said = any(words in self.problem for words in ("device handle", "is lost", "requires reset"))
+        own, named = {bus_key(bus) for bus in self.context.gpu_bus_ids}, bus_key(self.problem)
+        return self.problem if said and not (own and named and named not in own) else ""
+
     def spinning(self) -> list[Gpu]:
         """The GPUs that only wait at full utilisation."""
         return [gpu for gpu in self.gpus.values() if gpu.is_spinning()]

@@ -13,6 +13,7 @@ from opsctl.records.events import Line
 
 MAX_ROW_BYTES = 32 * 1024
 MAX_JOINED_ROWS = 200
+ALIKE = 8  # characters
 
 _END = re.compile(rb"\r+\n|\n|\r+|\x08+")
 _ESCAPE = re.compile(
@@ -31,6 +32,10 @@ _FRESH = re.compile(
     r"|Traceback|File |Killed|Terminated|Segm|Abort|Bus error"
     r"|(?:[Ss]tep|[Ee]poch|[Ii]ter\w*|[Ll]oss|eval\w*|INFO|WARN\w*|ERROR|DEBUG|train\w*)\b|[\w-]{1,64}:\d{1,9}:\d{1,9} "
 )
+_SURELY_FRESH = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|\[rank\d{1,6}\]:|\[?[IWEVFC]\d{3,4} \d\d:\d\d:\d\d|Traceback \(most recent"
+)
+_DIGITS = str.maketrans("123456789", "000000000")
 
 
 @dataclass(frozen=True)
@@ -170,11 +175,20 @@ def _glue(state: LineState, row: Line) -> str | None:
     if not state.held or not row.text or len(state.held) >= MAX_JOINED_ROWS or _is_next_of_box(state, row.text):
         return None
     spare = state.columns - state.held_width
+    if spare <= 0 and _is_new(state.held[0], row.text):
+        return None
     if spare <= 0 or (spare == 1 and display_width(row.text[0]) == 2):
         return ""
     if spare != 1 or _FRESH.match(row.text) or _BAR_END.search(state.held[-1]):
         return None
     return " "  # the blank at the cut is gone
+
+
+def _is_new(held: str, text: str) -> bool:
+    """Whether `text` begins as no continuation does: as the row before it, or with a time, rank or traceback."""
+    begin = text[:ALIKE].translate(_DIGITS)
+    is_alike = begin == held[:ALIKE].translate(_DIGITS) and sum(map(str.isalnum, begin)) >= ALIKE // 2
+    return is_alike or bool(_SURELY_FRESH.match(text))
 
 
 def _is_next_of_box(state: LineState, text: str) -> bool:

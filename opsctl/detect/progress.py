@@ -9,8 +9,9 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from opsctl.detect.bars import Bars
 from opsctl.detect.context import Context
-from opsctl.detect.quantiles import median, upper
+from opsctl.detect.pace import WARMUP_ROWS, Pace
 from opsctl.detect.silence import Silence
 from opsctl.detect.steps import StepRow
 
@@ -18,11 +19,8 @@ STALL_FACTOR, STALL_EXTRA_S = 3.0, 5.0
 HANG_FACTOR, HANG_FLOOR_S = 10.0, 60.0
 CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log goes on
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
-WARMUP_ROWS = 3
-REFERENCE_ROWS, REFERENCE_EVERY = 12, 4
 DUE_EVERY = 8  # rows: sorting for each one would cost too much
 AT_SPEED = 1.2
-NOISY, NOISY_ROWS, STEADY_ROWS = 1.25, 24, 8
 USUAL_ROWS, ONCE_FACTOR = 5, 4.0
 OTHER_FLOOR_S = 600.0
 TRAINING = frozenset({"", "train"})  # every other phase has no steps
@@ -63,11 +61,11 @@ class Progress:
     done_at: float = 0.0
     has_metrics: bool = False
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=200))
-    step_times: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    pace: Pace = field(default_factory=Pace)  # seconds a step
+    token_pace: Pace = field(default_factory=Pace)  # seconds a token, where rows tell these and no step times
     data_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     paced_step: int | None = None
-    reference_s: float | None = None  # the quickest pace the run itself has shown
-    reference_high_s: float | None = None  # what most steps of that stretch stayed below
+    bars: Bars = field(default_factory=Bars)
     longest: dict[str, float] = field(default_factory=dict)
     due: tuple[int, float] = (-1, 0.0)  # after how many rows `due_s` was found, and what it was
 
@@ -113,6 +111,9 @@ class Progress:
             if row.kind == "eval" or (row.kind == "prepare" and not self.num_rows):
                 self.enter(row.kind, time)
             return False
+        if self.bars.is_other(row):
+            self.enter("eval", time)
+            return False
         if self._repeats(row):
             return False
         self._pace(row, time)
@@ -143,8 +144,9 @@ class Progress:
             self.intervals.append(interval)
         step_s = row.step_s if row.step_s is not None else self._derived(interval, steps, in_train)
         if step_s is not None and step_s > 0:
-            self.step_times.append(step_s)
-            self._refer()
+            self.pace.observe(step_s, self.num_rows)
+        if row.step_s is None and row.tokens_per_s:
+            self.token_pace.observe(1.0 / row.tokens_per_s, self.num_rows)
         if row.data_s is not None and row.step_s:
             self.data_times.append(min(row.data_s, row.step_s))
 
@@ -158,18 +160,6 @@ class Progress:
             return None
         return interval / steps
 
-    def _refer(self) -> None:
-        """Every few rows is often enough to look for the run's best pace."""
-        if self.num_rows % REFERENCE_EVERY or self.num_rows < WARMUP_ROWS + REFERENCE_ROWS:
-            return
-        if len(self.step_times) >= REFERENCE_ROWS:
-            times = list(self.step_times)
-            pace, high = median(times[-REFERENCE_ROWS:]), upper(times)
-            if high > NOISY * pace:
-                pace = median(times)  # of few steps that differ much, some are quick by chance
-            if self.reference_s is None or pace < self.reference_s:
-                self.reference_s, self.reference_high_s = pace, high
-
     # --- what is known ---------------------------------------------------------------------------
 
     @property
@@ -180,21 +170,18 @@ class Progress:
     @property
     def step_s(self) -> float | None:
         """Median seconds a step of the newest rows."""
-        newest = list(self.step_times)[-8:]
-        return median(newest) if newest else self.context.typical_step_s or None
+        return self.pace.newest_s or self.context.typical_step_s or None
 
     @property
     def usual_s(self) -> float | None:
         """Median seconds a step of all that is remembered."""
-        return median(list(self.step_times)) if self.step_times else None
+        return self.pace.usual_s
 
     @property
     def is_blind(self) -> bool:
         """Whether nothing can be said about silence: watching began midway, and no output is seen at all."""
         context = self.context
-        return (
-            context.joined_midway and not self.has_output and context.seen_line_s is None and not context.typical_step_s
-        )
+        return context.joined_midway and not self.has_output and context.seen_line_s is None
 
     @property
     def is_at_end(self) -> bool:
@@ -238,26 +225,24 @@ class Progress:
         return Silence(since, STALL_FACTOR * due + STALL_EXTRA_S, hang, self.phase or "train", due)
 
     def slowdown(self) -> float | None:
-        """Present seconds a step over what they should be: a good run's, or this run's own best; None = unknown."""
+        """How many times slower than it should be the run is: than a good run, or its own best; None = unknown.
+
+        Where rows tell tokens a second and no step times, the tokens must be slow too: longer rows take longer.
+        """
         against_good_run = self._against_good_run()
         if against_good_run is not None:
             return against_good_run
-        should, present = self._own_pace(), self._present_s()
-        if not should or not present:
-            return None
-        ratio = present / should
-        return ratio if self.context.typical_step_s or self._is_clearly_slower() else min(ratio, 1.0)
+        ratios = (self.pace.slowdown(self.context.typical_step_s), self.token_pace.slowdown(None))
+        return min((ratio for ratio in ratios if ratio is not None), default=None)
 
-    def _is_clearly_slower(self) -> bool:
-        """Whether most of the newest steps lie above most of the run's best stretch: steps may differ by nature."""
-        times = list(self.step_times)
-        first = times[: len(times) // 2]
-        pace = self.reference_s or (median(first) if first else 0.0)
-        high = self.reference_high_s or (upper(first) if first else 0.0)
-        wanted = NOISY_ROWS if high > NOISY * pace else STEADY_ROWS
-        newest = sorted(times[-wanted:])
-        is_enough = wanted == STEADY_ROWS or len(times) == self.step_times.maxlen
-        return bool(newest) and is_enough and newest[len(newest) // 4] > high
+    def slow_text(self, at_least: float) -> str:
+        """The pace in words, if a step takes so many times as long as it should; else ""."""
+        ratio, step_s = self.slowdown(), self.step_s
+        if ratio is None or ratio < at_least:
+            return ""
+        if step_s is None and self.tokens_per_s:
+            return f"{self.tokens_per_s:.4g} tokens/s, {ratio:.1f} times slower than it should be"
+        return f"a step takes {step_s:.3g} s, {ratio:.1f} times what it should" if step_s is not None else ""
 
     def is_at_speed(self) -> bool | None:
         """Whether steps come as quickly as an earlier good run's; None where none is known."""
@@ -270,28 +255,13 @@ class Progress:
         return bool(self.context.typical_step_s) or self._against_good_run() is not None
 
     def _against_good_run(self) -> float | None:
-        good, present = self.context.baseline, self._present_s()
+        good, present = self.context.baseline, self.pace.present_s() or self.context.typical_step_s
         if good.step_s and present:
             return present / good.step_s
         return good.tokens_per_s / self.tokens_per_s if good.tokens_per_s and self.tokens_per_s else None
-
-    def _own_pace(self) -> float | None:
-        paces = [pace for pace in (self.context.typical_step_s, self.reference_s, self._first_pace()) if pace]
-        return min(paces) if paces else None
-
-    def _first_pace(self) -> float | None:
-        times = list(self.step_times)
-        return median(times[: len(times) // 2]) if 4 <= len(times) < 2 * REFERENCE_ROWS else None
-
-    def _present_s(self) -> float | None:
-        """Mean of the newest step times without the largest: one pause is no pace."""
-        newest = sorted(list(self.step_times)[-8:])
-        if len(newest) < 3:
-            return newest[0] if newest else self.context.typical_step_s or None
-        return sum(newest[:-1]) / (len(newest) - 1)
 
     def data_share(self) -> float | None:
         """Part of the newest step times that was waiting for data; None where rows do not say."""
         if len(self.data_times) < 3:
             return None
-        return sum(self.data_times) / max(sum(list(self.step_times)[-len(self.data_times) :]), 1e-9)
+        return sum(self.data_times) / max(sum(list(self.pace.times)[-len(self.data_times) :]), 1e-9)

@@ -15,6 +15,7 @@ from typing import Any
 FILES = ("harmless", "compile", "collectives", "process", "data", "gpu", "python", "progress")
 ROLES = ("harmless", "hint", "phase", "done", "skip", "wait", "restart", "slow", "eager", "echo", "stop", "fatal")
 DEFAULT_WEIGHT = 50
+_TRANSLATED = re.compile(r"\{([A-Z][A-Za-z ]+)\}")
 _WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -25,7 +26,8 @@ class Rule:
     `role` says how it counts: fatal ends a job unless steps follow, echo follows something graver, stop is an end
     from outside, eager and slow are compile discipline lost, skip and wait matter when they do not end.
     `needs`: lower-case texts of which a matching row holds at least one; the longest Latin word in each is a whole
-    word of that row. `weight` ranks root causes.
+    word of that row. `weight` ranks root causes. In the data, `{Killed}` in a pattern stands for what the C library
+    says for that in any language, and each of these is a need.
     """
 
     name: str
@@ -106,7 +108,8 @@ def meaning(cause: str) -> str:
 @functools.cache
 def book() -> RuleBook:
     """All rules, read once a process."""
-    rules = tuple(_rule(raw) for name in FILES for raw in read_json(name))
+    said = read_json("translations")
+    rules = tuple(_rule(raw, said) for name in FILES for raw in read_json(name))
     by_word: dict[str, set[int]] = {}
     by_sign: dict[str, set[int]] = {}
     for index, rule in enumerate(rules):
@@ -126,8 +129,11 @@ def match(text: str) -> Rule | None:
     return book().match(text)
 
 
-def _rule(raw: dict[str, Any]) -> Rule:
-    return Rule(**{**raw, "needs": tuple(raw["needs"]), "advice": raw.get("advice") or advice(raw["cause"])})
+def _rule(raw: dict[str, Any], said: dict[str, list[str]]) -> Rule:
+    needs = [*raw["needs"], *(text.lower() for name in _TRANSLATED.findall(raw["pattern"]) for text in said[name])]
+    pattern = _TRANSLATED.sub(lambda found: "|".join(map(re.escape, said[found.group(1)])), raw["pattern"])
+    told = raw.get("advice") or advice(raw["cause"])
+    return Rule(**{**raw, "needs": tuple(dict.fromkeys(needs)), "pattern": pattern, "advice": told})
 
 
 def _sorted(by_key: dict[str, set[int]]) -> dict[str, tuple[int, ...]]:

@@ -36,9 +36,9 @@ _STEP = re.compile(
 _MENTION = re.compile(
     r"resum|restor|load|every|warm.?up|from (?:step|checkpoint)|sav(?:e|ing|ed)|writ|checkpoint|error|fail"
 )
-_LOSS_AT = re.compile(rf"loss['\"]?\s{{0,12}}[:=|]?\s{{0,12}}\(?(?P<v>{_NUM})(?![\w.])")
+_LOSS_AT = re.compile(rf"loss['\"]?\s{{0,12}}[:=|]?\s{{0,12}}['\"(]?(?P<v>{_NUM})(?![\w.])")
 _LOSS_BEFORE = re.compile(r"(?:^|[^\w/])(?:train(?:ing)?|total|lm|avg|mean|step)?[ _/.-]?$")
-_GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s{{0,12}}[:=|]?\s{{0,12}}(?P<v>{_NUM})")
+_GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s{{0,12}}[:=|]?\s{{0,12}}['\"]?(?P<v>{_NUM})")
 _STEP_S = re.compile(
     r"(?<![\d.])\d{1,12}(?:\.\d{0,9})?\s{0,3}(?:"
     r"(?:ms|s|secs?|seconds)\s?/\s?(?:step|it|iter|iteration|batch)\b"
@@ -46,14 +46,15 @@ _STEP_S = re.compile(
 )
 _PER_ITERATION = re.compile(r"time per iteration \(ms\):\s{0,12}(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
-    r"(?:^|[^\w.])(?:(?:step|iter|batch)[_ ]?)?time['\"]?\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
+    r"(?:^|[^\w.])(?:(?:(?:step|iter|batch)[_ ]?)?time|dt)['\"]?\s{0,12}[:=]?\s{0,12}"
+    r"(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
 )
 _TOKENS_AFTER = re.compile(
     r"(?<![\d.,])(?P<v>\d[\d,]{0,15}(?:\.\d{1,9})?)\s{0,3}(?P<unit>[kmg]?)\s{0,12}"
     r"tok(?:ens?)?\s{0,12}/\s{0,12}s(?!\w*['\"]?\s{0,12}[:=])"
 )
 _TOKENS_BEFORE = re.compile(
-    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s)['\"]?\s{0,12}[:=]\s{0,12}(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
+    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s(?:ec)?)['\"]?\s{0,12}[:=]\s{0,12}(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
 )
 _DATA = re.compile(r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.\d+)")
 _HOST_MEMORY = re.compile(
@@ -61,6 +62,7 @@ _HOST_MEMORY = re.compile(
     r"\s{0,12}[:=|]?\s{0,12}(?P<v>\d+\.?\d*)"
 )
 _EVAL = re.compile(r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)")
+_TRAINING = re.compile(r"train|epoch|step|iter|updat|batch")
 _PREPARE = re.compile(
     r"load|map\b|tokeniz|download|fetch|filter|generat|resolv|extract|pack|prepar|index|shard|scann?|build|convert"
     r"|process|captur|compil|copy|upload|cach|warm"
@@ -84,6 +86,7 @@ class StepRow(NamedTuple):
     data_s: float | None = None
     host_memory: float | None = None  # in whatever unit the row uses
     is_epoch: bool = False  # num_steps are those of one epoch
+    is_anonymous: bool = False  # a bar that does not say what it counts
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ class Shape:
     data_s: Place | None = None
     host_memory: Place | None = None
     is_epoch: bool = False
+    is_anonymous: bool = False
 
     def read(self, text: str) -> StepRow:
         """The numbers that a row of this shape holds."""
@@ -132,16 +136,17 @@ class Shape:
             values[column] = int(value) if value is not None and value < MAX_COUNT else None
         return StepRow(*values)
 
-    def pace(self, text: str) -> tuple[int | None, float | None]:
-        """Only step and seconds a step: the quicker half."""
-        step = None if self.step is None else self.step.read(text)
-        step_s = None if self.step_s is None else self.step_s.read(text)
-        return (int(step) if step is not None and step < MAX_COUNT else None), step_s
+    def pace(self, text: str) -> tuple[int | None, float | None, float | None]:
+        """Only step, seconds a step and tokens a second: the quicker half."""
+        step, step_s, tokens_per_s = (
+            None if place is None else place.read(text) for place in (self.step, self.step_s, self.tokens_per_s)
+        )
+        return (int(step) if step is not None and step < MAX_COUNT else None), step_s, tokens_per_s
 
     @functools.cached_property
     def _blank(self) -> list[Any]:
         """A row of this shape whose numbers are not read yet."""
-        return [self.kind, *[None] * (len(StepRow._fields) - 2), self.is_epoch]
+        return [self.kind, *[None] * (len(StepRow._fields) - 3), self.is_epoch, self.is_anonymous]
 
     @functools.cached_property
     def _places(self) -> tuple[tuple[int, Place], ...]:
@@ -184,9 +189,9 @@ def _written(low: str) -> Shape | None:
     loss = _loss(low, 0, len(low))
     grad_norm = _place(_GRAD.search(low)) if "norm" in low else None
     memory = _host_memory(low)
-    if step is loss is grad_norm is None:
+    if step is loss is None:
         return Shape("host", host_memory=memory) if memory else None
-    step_s = _step_s(low) if "/" in low or "time" in low else None
+    step_s = _step_s(low) if "/" in low or "time" in low or "dt" in low else None
     tokens = _tokens(low, 0, len(low)) if "tok" in low or "ps" in low else None
     if loss is grad_norm is step_s is tokens is None and (mentioned or num_steps is None):
         return None
@@ -218,6 +223,7 @@ def _bar(bar: re.Match[str], low: str) -> Shape:
         _tokens(low, start, end),
         host_memory=_host_memory(low),
         is_epoch="epoch" in description,
+        is_anonymous=kind == "train" and loss is None and not _TRAINING.search(description),
     )
 
 

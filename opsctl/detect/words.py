@@ -24,7 +24,7 @@ _PASSED_ON = frozenset({"dataset_exception", "pin_memory_thread_died"})
 _WARNING = re.compile(r"\b\w*Warning: ")
 _PLACE = re.compile(r"user code at (\S+)|(?:from|in) (\S+\.py:\d+)")
 _SCALE = re.compile(
-    r"(?:reducing (?:loss scale )?to|loss scaler?(?: \d+)? (?:to|is|=|:)|setting loss scale to:?)"
+    r"(?:loss scale:|reducing (?:loss scale )?to|loss scaler?(?: \d+)? (?:to|is|=|:)|setting loss scale to:?)"
     r"\s{0,12}(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 )
 _CACHE_FRAME = re.compile(
@@ -168,8 +168,10 @@ class Words:
         return self._gravest(("fatal", "echo"), rows, within)
 
     def stop(self, rows: int, within: int = NEAR_ROWS) -> Hit | None:
-        """The newest words about an end from outside."""
-        return self._gravest(("stop",), rows, within)
+        """The first words about an end from outside: those that no step followed name it, later ones are its echo."""
+        near = [hit for hit in self.hits if hit.role == "stop" and hit.rows >= rows - within]
+        newest = max((hit.rows for hit in near), default=0)
+        return next((hit for hit in near if hit.rows == newest), None)
 
     def _gravest(self, roles: tuple[str, ...], rows: int, within: int) -> Hit | None:
         near = [hit for hit in self.hits if hit.role in roles and hit.rows >= rows - within]

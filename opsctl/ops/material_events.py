@@ -100,6 +100,7 @@ class _Pace:
         self._shapes: dict[str, Shape | None] = {}
         self._step: int | None = None
         self._has_stepped = False
+        self._best_rate = 0.0  # tokens a second
         self.at_s = 0.0
 
     def is_step(self, text: str) -> bool:
@@ -107,11 +108,18 @@ class _Pace:
         shape = self._shape(text)
         if shape is None or shape.kind != "train":
             return False
-        step, step_s = shape.pace(text)
+        step, step_s, rate = shape.pace(text)
         num_steps = step - self._step if step is not None and self._step is not None else 0
-        self.at_s += max(num_steps, 1 if self._has_stepped else 0) * (step_s or self._typical_s)
+        self.at_s += max(num_steps, 1 if self._has_stepped else 0) * (step_s or self._by_rate(rate))
         self._step, self._has_stepped = step, True
         return True
+
+    def _by_rate(self, rate: float | None) -> float:
+        """A usual step's time, or as much more as fewer tokens a second make of it."""
+        if not rate:
+            return self._typical_s
+        self._best_rate = max(self._best_rate, rate)
+        return self._typical_s * self._best_rate / rate
 
     def _shape(self, text: str) -> Shape | None:
         key = text.translate(_DIGITS)
