@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from opsctl.agent.doctor_gpu import gpu_facts
 from opsctl.agent.env.python import find_python
 from opsctl.agent.home import Home
 from opsctl.agent.processes import PROC
+from opsctl.agent.recorder.kernel import KERNEL_LOG
 from opsctl.agent.session import Call
 from opsctl.errors import MissingTool
 from opsctl.records.doctor import LogindFacts, PythonFacts, TargetFacts, TerminalFacts, ToolFacts
@@ -52,6 +54,8 @@ def facts(call: Call) -> TargetFacts:
         terminal=_terminal(),
         logind=_logind(),
         gpu=gpu_facts(home),
+        hidepid=hidepid((PROC / "self" / "mountinfo").read_text(), groups=os.getgroups() if os.geteuid() else None),
+        kernel_log_problem=_kernel_log_problem(),
     )
 
 
@@ -152,11 +156,43 @@ def _terminal() -> TerminalFacts:
     return TerminalFacts(problem, _number("/proc/sys/kernel/pty/nr"), _number("/proc/sys/kernel/pty/max"))
 
 
+def _init() -> str:
+    """The name of PID 1, which may be hidden; where systemd booted the system, a folder says so."""
+    if Path("/run/systemd/system").is_dir():
+        return "systemd"
+    with contextlib.suppress(OSError):  # another user's, and hidden
+        return (PROC / "1" / "comm").read_text().strip()
+    return "hidden"
+
+
 def _logind() -> LogindFacts:
-    init, user = (PROC / "1" / "comm").read_text().strip(), _user()
+    init, user = _init(), _user()
     in_session = "/session-" in (PROC / "self" / "cgroup").read_text()
     lingers = Path("/var/lib/systemd/linger", user).exists()
     return LogindFacts(init, _kills_user_processes() if init == "systemd" else False, lingers, in_session, user)
+
+
+def hidepid(mountinfo: str, *, groups: Collection[int] | None) -> str:
+    """The option by which /proc hides other users' processes from a member of `groups`, None being root; "" if none.
+
+    >>> hidepid("24 29 0:22 / /proc rw,nosuid - proc proc rw,gid=27,hidepid=invisible", groups=[1000])
+    'hidepid=invisible'
+    """
+    mounts = [row.split() for row in mountinfo.splitlines()]
+    mounted = next((fields[-1] for fields in reversed(mounts) if fields[4] == "/proc"), "")
+    options = dict(option.partition("=")[::2] for option in mounted.split(","))
+    value, gid = options.get("hidepid", "off"), options.get("gid", "0")
+    is_excepted = groups is None or (int(gid) in groups and value not in ("ptraceable", "4"))
+    return "" if value in ("off", "0") or is_excepted else f"hidepid={value}"
+
+
+def _kernel_log_problem() -> str:
+    """Why a recorder here cannot read the kernel's log."""
+    try:
+        os.close(os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return f"{KERNEL_LOG}: {error.strerror}"
+    return ""
 
 
 def _kills_user_processes() -> bool | None:

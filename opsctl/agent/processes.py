@@ -62,10 +62,10 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def stat(pid: int) -> Stat | None:
-    """What /proc says of a process, or None if it is gone."""
+    """What /proc says of a process, or None if it is gone, or another user's and hidden (hidepid)."""
     try:
         return parse_stat(_read(pid, "stat").decode(errors="replace"))
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
 
@@ -76,8 +76,24 @@ def boot_id() -> str:
 
 
 def _init_start() -> int:
+    """When PID 1 started, 0 where /proc hides it from us."""
     init = stat(1)
     return init.start if init else 0
+
+
+def is_this_boot(process: ProcessIdentity) -> bool:
+    """Whether a process is of this boot and this container, as far as /proc lets us see."""
+    inits = {process.init_start, _init_start()}
+    return process.boot_id == boot_id() and (len(inits) == 1 or 0 in inits)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process lives that /proc does not show: another user's, who has not let us look."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 def identity(pid: int) -> ProcessIdentity | None:
@@ -87,11 +103,13 @@ def identity(pid: int) -> ProcessIdentity | None:
 
 
 def is_alive(process: ProcessIdentity | None) -> bool:
-    """Whether this very process still runs; a zombie does not."""
-    if process is None or (process.boot_id, process.init_start) != (boot_id(), _init_start()):
+    """Whether this very process still runs; a zombie does not. One that /proc hides from us counts as alive."""
+    if process is None or not is_this_boot(process):
         return False
     found = stat(process.pid)
-    return found is not None and found.start == process.start and found.state not in "ZX"
+    if found is None:
+        return _is_hidden(process.pid)
+    return found.start == process.start and found.state not in "ZX"
 
 
 def owner(pid: int) -> int:
@@ -126,10 +144,10 @@ def environ(pid: int) -> tuple[bytes, ...]:
 
 
 def words(pid: int) -> tuple[bytes, ...]:
-    """The command line that a process shows; () where it is gone, is the kernel's or shows none."""
+    """The command line that a process shows; () where it is gone, is the kernel's, hidden or shows none."""
     try:
         data = _read(pid, "cmdline")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ()
     return tuple(data.removesuffix(b"\0").split(b"\0")) if data else ()
 

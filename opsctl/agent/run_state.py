@@ -11,11 +11,10 @@ from pathlib import Path
 
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home, RunPaths
-from opsctl.agent.processes import carrying, identity, is_alive
+from opsctl.agent.processes import carrying, is_alive, is_this_boot
 from opsctl.errors import UsageError, ambiguous
 from opsctl.records.call import from_json
 from opsctl.records.events import Sample
-from opsctl.records.process import ProcessIdentity
 from opsctl.records.run import ExitRecord, RunRecord, RunStatus
 from opsctl.records.verdict import Verdict
 
@@ -28,7 +27,7 @@ def is_live(paths: RunPaths) -> bool:
     if paths.exit.exists():
         return False
     record = read_record(RunRecord, paths.record)
-    if record is None or (record.recorder is not None and not _is_same_boot(record.recorder)):
+    if record is None or (record.recorder is not None and not is_this_boot(record.recorder)):
         return False
     return is_alive(record.recorder) or is_alive(record.job) or bool(carrying(record.run_id))
 
@@ -59,17 +58,12 @@ def _state(record: RunRecord) -> tuple[str, str]:
         return ("running" if record.job else "starting"), ""
     if record.recorder is None:
         return "lost", "the start was cut off before the recorder came up"
-    if not _is_same_boot(record.recorder):
+    if not is_this_boot(record.recorder):
         return "lost", "the machine or its container restarted while the run was going on"
     left = carrying(record.run_id)
     if is_alive(record.job) or left:
         return "unwatched", f"the recorder died, the job still runs ({len(left)} processes); `train stop` ends it"
     return "lost", "the recorder died, and no process of the job is left"
-
-
-def _is_same_boot(process: ProcessIdentity) -> bool:
-    here = identity(os.getpid())
-    return here is not None and (here.boot_id, here.init_start) == (process.boot_id, process.init_start)
 
 
 def _log(paths: RunPaths) -> tuple[int, float | None]:

@@ -12,6 +12,7 @@ from opsctl.formats.lockfile import SetOptions, parse_lock, parse_options
 from opsctl.ops import doctor_checks, doctor_gpu_checks
 from opsctl.ops.doctor_checks import Need
 from opsctl.ops.doctor_compile_checks import NOT_REACHED, compile_checks
+from opsctl.ops.host_kernel import newest_rows
 from opsctl.ops.sets import pinned_set
 from opsctl.ops.workspace import Workspace
 from opsctl.records.call import from_json
@@ -32,6 +33,8 @@ QUESTIONS: tuple[Callable[[TargetFacts, Need], Check], ...] = (
     doctor_checks.locks,
     doctor_checks.home,
     doctor_checks.logind,
+    doctor_checks.processes,
+    doctor_checks.kernel_log,
     doctor_checks.locale,
     doctor_gpu_checks.gpus,
     doctor_gpu_checks.gpu_devices,
@@ -67,22 +70,29 @@ def doctor(workspace: Workspace, *, deep: bool = False) -> DoctorReport:
 
     `deep` also asks the active environment's torch in which state it compiles, which takes some seconds.
     """
-    checks = tuple(_checks(workspace))
+    options, need, set_check = _wanted(workspace)
+    facts, need, reach = _ask(workspace, options, need)
+    checks = (*reach, *_host_checks(workspace, reach[0]), set_check)
+    if facts is not None:
+        need = replace(need, host_kernel_log_problem=_host_kernel_log(workspace) if facts.kernel_log_problem else "")
+        checks += tuple(question(facts, need) for question in QUESTIONS)
     if deep:
-        checks += compile_checks(workspace) if all(one.ok for one in checks[:2]) else (NOT_REACHED,)
+        checks += (NOT_REACHED,) if facts is None else compile_checks(workspace)
     return DoctorReport(workspace.target.name, workspace.target.label, checks)
 
 
-def _checks(workspace: Workspace) -> Iterator[Check]:
-    options, need, set_check = _wanted(workspace)
-    facts, need, reach = _ask(workspace, options, need)
-    yield from reach
-    yield _host_key(workspace, reach[0])
-    if reach[0].ok and workspace.config.target(workspace.target.name)[1].host.ssh:
+def _host_checks(workspace: Workspace, reach: Check) -> Iterator[Check]:
+    yield _host_key(workspace, reach)
+    if reach.ok and workspace.config.target(workspace.target.name)[1].host.ssh:
         yield _sshd(workspace)
-    yield set_check
-    if facts is not None:
-        yield from (question(facts, need) for question in QUESTIONS)
+
+
+def _host_kernel_log(workspace: Workspace) -> str:
+    """Why the kernel's log cannot be read on the host either."""
+    try:
+        return newest_rows(workspace.target)[1]
+    except OpsctlError as error:
+        return error.message
 
 
 def _wanted(workspace: Workspace) -> tuple[SetOptions, Need, Check]:

@@ -25,6 +25,7 @@ class Need:
     container: str = ""  # docker, lxc, pct or ""
     clock_skew_s: float = 0.0
     clock_doubt_s: float = 0.0  # half of the answer's way there and back
+    host_kernel_log_problem: str = ""
 
     @property
     def wants_gpus(self) -> bool:
@@ -135,6 +136,32 @@ def logind(facts: TargetFacts, need: Need) -> Check:
     is_safe = not login.kills or login.lingers or not login.in_session
     why = "off" if not login.kills else f"on; lingering is {'on' if login.lingers else 'off'}"
     return Check("logout", is_safe, f"KillUserProcesses is {why}", "" if is_safe else todo)
+
+
+def processes(facts: TargetFacts, need: Need) -> Check:
+    """Whether other users' processes show: else their runs and leases look dead, and nobody knows who fills a GPU."""
+    if not facts.hidepid:
+        return Check("processes", True, "those of all users show in /proc")
+    is_shared = facts.home_mode & 0o020 != 0
+    lost = (
+        f"whether others' runs in {facts.home} live"
+        if is_shared
+        else "who else works there, and whom the OOM killer hit"
+    )
+    todo = "mount -o remount,hidepid=off /proc, or add gid=GROUP to its options, a group that this user is in"
+    found = f"/proc hides other users' processes ({facts.hidepid}): not seen is {lost}"
+    return Check("processes", False if is_shared else None, found, todo)
+
+
+def kernel_log(facts: TargetFacts, need: Need) -> Check:
+    """Whether the kernel's own words reach a run: Xid rows of sick GPUs, and whom the OOM killer hit."""
+    if not facts.kernel_log_problem:
+        return Check("kernel log", True, "readable")
+    if not need.host_kernel_log_problem:
+        return Check("kernel log", True, f"{facts.kernel_log_problem}; the host's is read while somebody watches")
+    todo = "on the host: sysctl kernel.dmesg_restrict=0, or this user in group adm or systemd-journal, or `become:`"
+    found = f"{facts.kernel_log_problem}; host: {need.host_kernel_log_problem}: Xid and OOM rows are not seen"
+    return Check("kernel log", False if need.wants_gpus else None, found, todo)
 
 
 def locale(facts: TargetFacts, need: Need) -> Check:

@@ -17,6 +17,7 @@ from opsctl.errors import OpsctlError
 from opsctl.records.run import RunRecord
 from opsctl.records.verdict import Finding
 from opsctl.target.client import AgentClient
+from opsctl.target.target import Target
 
 PERIOD_S = 2.0
 LIMIT_S = 10.0
@@ -54,17 +55,28 @@ class HostKernel:
 
     def _look(self) -> bool:
         """Pass on what is new; says whether looking again has any sense."""
-        argv = ("sh", "-c", _SCRIPT, "sh", str(NEWEST_ROWS))
-        answer = self._client.target.ask_host(argv, timeout_s=LIMIT_S)
-        rows = answer.output.splitlines()
-        if answer.outcome.code or len(rows) <= 2:
-            self.findings.put(unreadable(self._client.target.host.label, answer.errors))
+        rows, problem = newest_rows(self._client.target)
+        if problem:
+            self.findings.put(unreadable(self._client.target.host.label, problem))
             return False
         new = [text for text in news(rows, since=self._run.created) if text not in self._seen]
         if new and not self._stop.is_set():
             self._client.call("run-kernel", {"run": self._run.run_id, "rows": new})
             self._seen.update(new)
         return True
+
+
+def newest_rows(target: Target) -> tuple[list[str], str]:
+    """`date`, uptime and the newest kernel rows of a target's host, and why none can be read.
+
+    Raises TargetError, TimedOut or MissingTool.
+    """
+    answer = target.ask_host(("sh", "-c", _SCRIPT, "sh", str(NEWEST_ROWS)), timeout_s=LIMIT_S)
+    rows = answer.output.splitlines()
+    if answer.outcome.code or len(rows) <= 2:
+        said = answer.errors.strip().splitlines()[-1:]
+        return rows, said[0] if said else "neither dmesg nor journalctl shows anything to this user"
+    return rows, ""
 
 
 def news(rows: list[str], *, since: float) -> list[str]:
@@ -80,14 +92,13 @@ def news(rows: list[str], *, since: float) -> list[str]:
     return [row for row in recent if kernel.observe(row, 0.0, 0) is not None]
 
 
-def unreadable(host: str, complaint: str) -> Finding:
+def unreadable(host: str, problem: str) -> Finding:
     """What is said where nobody lets us read."""
-    why = complaint.strip().splitlines()[-1:] or ["neither dmesg nor journalctl shows anything to this user"]
     return Finding(
         time=round(time.time(), 3),
         cause="telemetry_unavailable",
         severity="info",
         summary=f"the kernel log is readable neither in the container nor on {host}: Xid and OOM rows are not seen",
-        evidence=tuple(why),
+        evidence=(problem,),
         advice="let this user read it there: group adm or systemd-journal, or `become: [sudo, -n]` of the target",
     )

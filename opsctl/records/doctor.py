@@ -91,6 +91,8 @@ class TargetFacts:
     terminal: TerminalFacts
     logind: LogindFacts
     gpu: GpuFacts
+    hidepid: str = ""  # what /proc is mounted with where it hides other users' processes, "" where it does not
+    kernel_log_problem: str = ""
 
 
 @dataclass(frozen=True)

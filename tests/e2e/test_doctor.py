@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from tests.conftest import Ended
-from tests.support.place import Place
+from tests.support.place import USER, Place, ran
 from tests.support.runs import NVIDIA_SMI
 from tests.support.sshd import free_port
 from tests.support.torch_env import lend_torch
@@ -85,6 +86,34 @@ def test_gpus_that_others_use_are_told(opsctl: Opsctl, configure: Callable[..., 
     assert "GPU 1 holds 9000 MiB of others" in answers["tenants"]["found"]
     (tmp_path / "mode").write_text("fail Unable to determine the device handle: GPU is lost")
     assert "GPU is lost" in _answers(opsctl("doctor", "--json", **variables))["gpus"]["found"]
+
+
+@pytest.fixture
+def hiding(lxc_place: Place) -> Iterator[Place]:
+    """A container whose /proc shows nobody the processes of other users."""
+    name = lxc_place.container["lxc"]
+    remount = ("lxc-attach", "-n", name, "--", "mount", "-o")
+    ran(*remount, "remount,hidepid=2", "/proc")
+    yield lxc_place
+    ran(*remount, "remount,hidepid=0", "/proc")
+
+
+@pytest.mark.lxc
+@pytest.mark.tmux
+def test_hidden_processes_are_told_and_are_not_taken_for_dead(opsctl: Opsctl, project: Path, hiding: Place) -> None:
+    home = f"/srv/{secrets.token_hex(4)}"
+    ran("lxc-attach", "-n", hiding.container["lxc"], "--", "install", "-d", "-g", USER, "-m", "2770", home)
+    targets = {"root": hiding.settings(home=home), "user": hiding.as_user(USER).settings(home=home)}
+    (project / "opsctl.yaml").write_text(yaml.safe_dump({"default_target": "user", "targets": targets}))
+    opsctl("train", "start", "--name", "nap", "-t", "root", "--", "sleep", "600").ok()
+    try:
+        assert opsctl("train", "status", "nap", "--json").ok().json()["state"] == "running"
+        found = opsctl("doctor", "--json")
+        assert "processes" in _answers(found), found.out
+        assert "hidepid" in _answers(found)["processes"]["found"]
+        assert _answers(opsctl("doctor", "-t", "root", "--json"))["processes"]["ok"] is True
+    finally:
+        opsctl("train", "stop", "nap", "-t", "root").ok()
 
 
 @pytest.mark.docker

@@ -15,6 +15,7 @@ from opsctl.agent.recorder.metrics import MetricsTail
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _CHUNK_BYTES = 8192
+KERNEL_LOG = "/dev/kmsg"
 MAX_SEEN = 4096  # handed rows that are remembered: a kernel may complain for weeks
 UNREADABLE = (
     "the kernel's log is not readable here: Xid and out-of-memory rows are not seen, unless a watch brings them"
@@ -76,7 +77,7 @@ def sees_host_pids() -> bool:
 def open_kernel_log() -> int | None:
     """A descriptor that gives rows from now on; None where this process may not read them."""
     with contextlib.suppress(OSError):  # not permitted in most containers: said once by the caller
-        descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.lseek(descriptor, 0, os.SEEK_END)
         return descriptor
     return None
