@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import docker, lxc
 
@@ -23,6 +24,12 @@ pytest_plugins = ["tests.support.places", "tests.support.sshd"]
 REQUIRED = frozenset(filter(None, os.environ.get("OPSCTL_TEST_REQUIRE", "").split(",")))
 IS_LONG = bool(os.environ.get("OPSCTL_TEST_LONG"))
 COMMAND = Path(sys.executable).with_name("opsctl")
+
+# Every test run tries the same examples and times none of them, so that what fails fails because of a change.
+# `pytest --hypothesis-profile search` looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 def _needs(program: str) -> Callable[[], str]:
