@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import re
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,31 +16,54 @@ from opsctl.ops.workspace import build_target
 from opsctl.target.client import AgentClient
 from opsctl.target.command import Argv
 from opsctl.target.host import LocalChannel, LocalHost
+from opsctl.target.ssh import SshHost
 from opsctl.target.target import Target
 from tests.support.docker import docker_place
 from tests.support.lxc import lxc_place, pct_place
 from tests.support.place import USER, Place
-from tests.support.places import MARKS
+from tests.support.places import combinations, together
 from tests.support.until import until
 
 PLACES = {"docker": docker_place, "lxc": lxc_place, "pct": pct_place}
 
 
-@pytest.fixture(scope="module", params=[pytest.param(kind, marks=MARKS[kind]) for kind in PLACES])
-def own_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+CHOSEN = together(one for one in combinations(PLACES) if one.id != "ssh-pct")  # which is lxc once more
+LOCAL = [one for one in CHOSEN if one.id.startswith("local-")]
+Build = Callable[..., Target]
+
+
+@pytest.fixture(scope="module", params=CHOSEN)
+def combination(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The host and the container of these tests."""
+    return request.param  # type: ignore[no-any-return]  # pytest's parameters have no type
+
+
+@pytest.fixture(scope="module")
+def own_place(combination: tuple[str, str]) -> Iterator[Place]:
     """A container that these tests alone may stop."""
-    with PLACES[request.param]() as place:
+    with PLACES[combination[1]]() as place:
         yield place
 
 
 @pytest.fixture
-def target(own_place: Place) -> Target:
-    return build_target("t", TargetConfig.model_validate(own_place.settings(home="/tmp/opsctl")))
+def build(own_place: Place, host: Any) -> Iterator[Build]:
+    """Targets at the host, with changes to the settings of the container there."""
+    built: list[Target] = []
+
+    def of(place: Place = own_place, **changes: Any) -> Target:
+        settings = place.settings(host=host, home="/tmp/opsctl")
+        built.append(build_target("t", TargetConfig.model_validate({**settings, **changes})))
+        return built[-1]
+
+    yield of
+    for one in built:
+        if isinstance(one.host, SshHost):
+            one.host.close()
 
 
 @pytest.fixture
-def client(target: Target) -> AgentClient:
-    return AgentClient(target, operator="ana@desk")
+def client(build: Build) -> AgentClient:
+    return AgentClient(build(), operator="ana@desk")
 
 
 @pytest.fixture
@@ -59,30 +83,28 @@ def test_a_stopped_container_is_named_with_the_way_to_start_it(client: AgentClie
     assert " ".join(client.target.container.start_argv) in caught.value.hint
 
 
-def test_a_container_that_does_not_exist_is_named(own_place: Place) -> None:
+def test_a_container_that_does_not_exist_is_named(build: Build, own_place: Place) -> None:
     kind = own_place.kind
-    settings = own_place.settings(container={kind: 999_999_999 if kind == "pct" else "of-nowhere"})
+    target = build(container={kind: 999_999_999 if kind == "pct" else "of-nowhere"})
     with pytest.raises(ContainerMissing, match="there is no container"):
-        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+        AgentClient(target, operator="a").call("probe")
 
 
-def test_a_host_without_the_tool_is_told(own_place: Place) -> None:
-    settings = own_place.settings(become=["env", "PATH=/nonexistent"])
-    with pytest.raises(MissingTool, match="is not on this machine"):
-        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+def test_a_host_without_the_tool_is_told(build: Build) -> None:
+    target = build(become=["env", "PATH=/nonexistent"])
+    with pytest.raises(MissingTool, match=f"is not on {re.escape(target.host.label)}"):
+        AgentClient(target, operator="a").call("probe")
 
 
-def test_a_user_who_does_not_exist_is_named(own_place: Place) -> None:
-    settings = own_place.as_user("of-nowhere").settings(home="/tmp/opsctl")
+def test_a_user_who_does_not_exist_is_named(build: Build, own_place: Place) -> None:
     with pytest.raises(ConfigError, match=r"targets.t.container.user.*of-nowhere") as caught:
-        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+        AgentClient(build(own_place.as_user("of-nowhere")), operator="a").call("probe")
     assert "useradd -m of-nowhere" in caught.value.hint
 
 
-def test_a_home_that_the_user_may_not_make_is_told(own_place: Place) -> None:
-    settings = own_place.as_user(USER).settings(home="/opsctl")
+def test_a_home_that_the_user_may_not_make_is_told(build: Build, own_place: Place) -> None:
     with pytest.raises(CommandFailed, match="Permission denied") as caught:
-        AgentClient(build_target("t", TargetConfig.model_validate(settings)), operator="a").call("probe")
+        AgentClient(build(own_place.as_user(USER), home="/opsctl"), operator="a").call("probe")
     assert "set `home:`" in caught.value.hint
 
 
@@ -130,8 +152,9 @@ class CountingHost(LocalHost):
         return super().start(argv)
 
 
-def test_a_good_call_asks_for_no_state(target: Target) -> None:
-    host = CountingHost()
+@pytest.mark.parametrize("combination", LOCAL, indirect=True, scope="module")
+def test_a_good_call_asks_for_no_state(build: Build) -> None:
+    host, target = CountingHost(), build()
     counted = Target("t", host, target.container, home=target.home, become=target.become)
     AgentClient(counted, operator="a").call("probe")
     assert len(host.started) == 1

@@ -35,6 +35,14 @@ def combinations(kinds: Iterable[str] = KINDS) -> list[Any]:
     ]
 
 
+def together(chosen: Iterable[Any]) -> list[Any]:
+    """The same parameters, each of which stays in one process of a parallel test run: so it is set up once."""
+    return [
+        pytest.param(*one.values, id=one.id, marks=[*one.marks, pytest.mark.xdist_group(f"container {one.id}")])
+        for one in chosen
+    ]
+
+
 @pytest.fixture(scope="session")
 def none_place() -> Place:
     """This machine itself."""
