@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
@@ -41,6 +41,7 @@ TRAPS = (
     "%s",
     "!",
 )
+ALL_TRAPS = "".join(TRAPS)
 TEXT = st.one_of(
     st.sampled_from(TRAPS),
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12),
@@ -55,7 +56,9 @@ TELL += "json.dump([sys.argv[1:], {k: v for k, v in os.environ.items() if k[0] =
 TELL += "f.close(); os.rename('told.part', 'told')"
 
 
-@examples(few, max_examples=3)
+@examples(few, max_examples=2)
+@example(name=f"-n{ALL_TRAPS}", content=b"\0")
+@example(name="~", content=b"")
 @given(name=FILE_NAME, content=st.binary(max_size=64))
 def test_any_name_of_a_file_is_that_files_name(
     workspace: Workspace, place: Place, home: str, tmp_path: Path, name: str, content: bytes
@@ -74,6 +77,7 @@ def test_any_name_of_a_file_is_that_files_name(
 
 
 @examples(few, max_examples=2)
+@example(name=f"-n{ALL_TRAPS}")
 @given(name=FILE_NAME)
 def test_any_home_is_that_folder(target: Target, place: Place, home: str, name: str) -> None:
     wanted = f"{home}/{name}"
@@ -85,6 +89,7 @@ def test_any_home_is_that_folder(target: Target, place: Place, home: str, name: 
 
 @pytest.mark.tmux
 @examples(few, max_examples=2)
+@example(words=["", *TRAPS], variables={f"Q{n}": trap for n, trap in enumerate(("", *TRAPS))}, why=ALL_TRAPS)
 @given(words=st.lists(TEXT, max_size=4), variables=st.dictionaries(VARIABLE, TEXT, max_size=3), why=TEXT)
 def test_a_run_gets_its_words_and_variables(
     workspace: Workspace, place: Place, words: list[str], variables: dict[str, str], why: str
