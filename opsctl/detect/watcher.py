@@ -132,11 +132,11 @@ def _log(state: State, line: Line) -> tuple[Finding, ...]:
         text = _looked_at(text)
     progress.hear(line.time)
     state.num_rows_seen += 1
-    key = text.translate(_DIGITS)
+    key = shape_key(text)
     known = state.shapes.get(key) or _look(state, key)
-    is_quiet, shape = known
+    is_silent, shape = known
     found: tuple[Finding, ...] = ()
-    if not is_quiet or state.exceptions.open:
+    if not is_silent or state.exceptions.open:
         whole = line if text is line.text else line._replace(text=text)
         found = tuple(finding for row in rows.rows(whole) for finding in _row(state, row))
     if shape is not None:
@@ -151,13 +151,21 @@ def _looked_at(text: str) -> str:
     return text if len(text) <= MAX_LOOKED else f"{text[: MAX_LOOKED - 500]} ... {text[-500:]}"
 
 
+def shape_key(text: str) -> str:
+    """What rows that differ only in their digits have in common."""
+    return text.translate(_DIGITS)
+
+
+def is_quiet(key: str) -> bool:
+    """Whether no row of this shape can match a rule or belong to a traceback."""
+    return not any(mark in key for mark in _MARKS) and not rules.book().may_match(key.lower())
+
+
 def _look(state: State, key: str) -> tuple[bool, Shape | None]:
     """Understand a shape of rows: whether no rule can match it, and what progress it reports."""
-    low = key.lower()
-    is_quiet = not any(mark in key for mark in _MARKS) and not rules.book().may_match(low)
     if len(state.shapes) >= MAX_SHAPES:
         state.shapes.clear()
-    found = state.shapes[key] = is_quiet, shape_of(key)
+    found = state.shapes[key] = is_quiet(key), shape_of(key)
     return found
 
 

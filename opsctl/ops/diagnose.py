@@ -16,6 +16,7 @@ from opsctl.errors import UsageError
 from opsctl.ops import recorded_run
 from opsctl.ops.material import Cut, Material, OnRead, read_case, read_files
 from opsctl.ops.material_events import context_of, stream
+from opsctl.ops.uniform_rows import UniformRows
 from opsctl.records.events import End, Event, Line, Sample, Tick
 from opsctl.records.verdict import Finding, Verdict
 
@@ -72,7 +73,7 @@ def diagnose(material: Material, *, cut: Cut | None = None) -> Diagnosis:
     """The diagnosis of `material`; `cut` says into which pieces the log is fed, which changes nothing."""
     began = time.perf_counter()
     found = stream(material, cut=cut)
-    reading = _Reading(watcher.start(context_of(material, found), found.first))
+    reading = _Reading(watcher.start(context_of(material, found), found.first), found.rows)
     is_told = material.context.get("proc") is not None or material.context.get("exit_code") is not None
     for event in found.events:
         if isinstance(event, Tick) and not is_told:
@@ -94,8 +95,9 @@ def diagnose_run(folder: Path, *, on_read: OnRead) -> Diagnosis:
 class _Reading:
     """The folds' state while the events pass, and when the verdict last changed."""
 
-    def __init__(self, state: watcher.State) -> None:
+    def __init__(self, state: watcher.State, rows: UniformRows | None = None) -> None:
         self._state = state
+        self._rows = rows
         self._counts = {"row": 0, "poll": 0, "kernel row": 0}
         self._headline = ("", "")
         self._decided = Decided()
@@ -111,7 +113,12 @@ class _Reading:
             self._findings = [*self._findings, *findings][-KEPT_FINDINGS:]
         elif kind == "row" and self._counts[kind] > CLOSE_ROWS:
             return  # as nearly all rows of a long log
-        self._look(Decided(kind, self._counts.get(kind, 0)))
+        self._look(Decided(kind, self._num_rows if kind == "row" else self._counts.get(kind, 0)))
+
+    @property
+    def _num_rows(self) -> int:
+        """All rows of the log so far, also those that were left out."""
+        return self._counts["row"] + (self._rows.num_dropped if self._rows is not None else 0)
 
     def _look(self, now: Decided) -> None:
         verdict = watcher.judge(self._state)
@@ -145,7 +152,7 @@ class _Reading:
             verdict,
             source_of(self._state, verdict.cause),
             tuple(self._findings),
-            self._counts["row"],
+            self._num_rows,
             self._counts["poll"],
             self._decided,
             took_s,

@@ -14,6 +14,7 @@ from typing import Any
 from opsctl.detect import lines, smi, smi_text, steps, watcher
 from opsctl.detect.steps import Shape
 from opsctl.ops.material import Cut, Material
+from opsctl.ops.uniform_rows import UniformRows
 from opsctl.records.baseline import Baseline
 from opsctl.records.events import End, Event, Line, ProcessSample, Sample, Tick
 
@@ -39,6 +40,7 @@ class Stream:
     first: float
     now: float
     has_log: bool
+    rows: UniformRows
 
 
 def stream(material: Material, *, cut: Cut | None = None) -> Stream:
@@ -54,15 +56,16 @@ def stream(material: Material, *, cut: Cut | None = None) -> Stream:
     others = sorted([*samples, *_processes(known, last_line, now)], key=lambda event: event.time)
     is_alone = not others and known.get("since_last_step_s") is None
     end = _LogEnd() if is_alone else _measure(material, cut)
-    log = _log(material, last_line, cut, end)
+    looked_at = UniformRows(rows(material, cut))
+    log = _log(material, looked_at, last_line, end)
     first = next(log, None)
     begun: Iterator[Event] = iter((Tick(last_line),)) if first is None else itertools.chain((first,), log)
     if is_alone:  # the log's own end is the present moment
         began = last_line if first is None else first.time
-        return Stream(_closing(begun, kernel, known), began, now, first is not None)
+        return Stream(_closing(begun, kernel, known), began, now, first is not None, looked_at)
     moment = min([last_line if first is None else first.time, *(event.time for event in others[:1])])
     merged = heapq.merge(begun, kernel, others, key=lambda event: event.time)
-    return Stream(itertools.chain(merged, (_last(known, now),)), moment, now, first is not None)
+    return Stream(itertools.chain(merged, (_last(known, now),)), moment, now, first is not None, looked_at)
 
 
 def _closing(log: Iterator[Event], kernel: list[Line], known: dict[str, Any]) -> Iterator[Event]:
@@ -108,6 +111,8 @@ class _Pace:
         shape = self._shape(text)
         if shape is None or shape.kind != "train":
             return False
+        if not self._typical_s and shape.step_s is None:
+            return True  # no row of this shape moves the time
         step, step_s, rate = shape.pace(text)
         num_steps = step - self._step if step is not None and self._step is not None else 0
         self.at_s += max(num_steps, 1 if self._has_stepped else 0) * (step_s or self._by_rate(rate))
@@ -132,7 +137,7 @@ class _Pace:
 
 def _measure(material: Material, cut: Cut | None) -> _LogEnd:
     pace, last = _pace(material), None
-    for index, row in enumerate(rows(material, cut)):
+    for index, row in enumerate(UniformRows(rows(material, cut))):
         if pace.is_step(row.text):
             last = index
     return _LogEnd(pace.at_s, last)
@@ -142,27 +147,27 @@ def _pace(material: Material) -> _Pace:
     return _Pace(float(material.context.get("typical_step_s") or 0.0))
 
 
-def _log(material: Material, last_line: float, cut: Cut | None, end: _LogEnd) -> Iterator[Line]:
+def _log(material: Material, looked_at: UniformRows, last_line: float, end: _LogEnd) -> Iterator[Line]:
     """The log's rows with their times."""
     pace = _pace(material)
     age = material.context.get("since_last_step_s")
     since_line = float(material.context.get("since_last_line_s") or 0.0)
     gap = max(float(age) - since_line, 0.0) if age is not None else 0.0
     begin = last_line - (end.total_s or 0.0)
-    for index, row in enumerate(rows(material, cut, time=begin)):
+    for index, row in enumerate(looked_at):
         pace.is_step(row.text)
         earlier = gap if end.last_step is None or index <= end.last_step else 0.0
         time = begin + pace.at_s - earlier
-        yield row if time == begin else Line(time, *row[1:])  # quicker than _replace
+        yield row if time == row.time else Line(time, *row[1:])  # quicker than _replace
 
 
-def rows(material: Material, cut: Cut | None = None, *, time: float = 0.0) -> Iterator[Line]:
+def rows(material: Material, cut: Cut | None = None) -> Iterator[Line]:
     """The log's rows, all at one time."""
     state = lines.LineState(columns=material.columns)
     for piece in material.pieces(cut):
-        state, found = lines.split(state, piece, time)
+        state, found = lines.split(state, piece, 0.0)
         yield from found
-    yield from lines.flush(state, time)[1]
+    yield from lines.flush(state, 0.0)[1]
 
 
 # --- samples ---------------------------------------------------------------------------------------
