@@ -13,7 +13,8 @@ import pytest
 
 from opsctl.config import CodeConfig
 from opsctl.errors import ConfigError
-from opsctl.ops.deploy import describe, files, pack
+from opsctl.ops.deploy import describe
+from opsctl.ops.source_files import files, pack
 
 
 @pytest.fixture
