@@ -152,7 +152,7 @@ class Place:
             verdict = seen.wait_for("verdict", 60, verdict=fault.verdict, cause=fault.cause)
             if fault.verdict == "crashed" and fault.name != "thread exception":
                 seen.ended(60)
-            return float(verdict["time"]) - evidence_time(fault, seen.rows, signalled)
+            return float(verdict["time"]) - evidence_time(fault, verdict, seen.rows, signalled)
         finally:
             seen.close()
             self.opsctl("train", "stop", "job", "--grace", "1")

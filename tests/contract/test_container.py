@@ -72,7 +72,7 @@ def _on_a_terminal(argv: tuple[str, ...]) -> tuple[int, str]:
         while data := os.read(leader, 4096):
             said += data
     os.close(leader)
-    return process.wait(10), said.decode()
+    return process.wait(60), said.decode()
 
 
 def test_a_terminal_inside_is_a_real_one(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(workspace: W
     script = 'trap "" TERM; setsid sleep "$1" & sleep "$1" & echo ready; sleep "$1"'
     outcome = run(workspace, ("sh", "-c", script, "sh", nap), on_output=Output(), timeout_s=1.0)
     assert outcome == Outcome("timed_out")
-    until(lambda: not sleeping(nap) and not agents(home), within_s=5)
+    until(lambda: not sleeping(nap) and not agents(home))
 
 
 def test_a_call_that_is_given_up_leaves_nothing(workspace: Workspace, home: str) -> None:
@@ -89,4 +89,4 @@ def test_a_call_that_is_given_up_leaves_nothing(workspace: Workspace, home: str)
     assert next(stream)["record"] == b"begun\n"
     until(lambda: len(sleeping(nap)) == 2)
     stream.close()
-    until(lambda: not sleeping(nap) and not agents(home), within_s=5)
+    until(lambda: not sleeping(nap) and not agents(home))

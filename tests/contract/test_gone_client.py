@@ -70,7 +70,7 @@ def calling(place: Place, host: Any) -> Iterator[Caller]:
         try:
             process.stdout.readline()
             caller = Caller(process, home, nap)
-            until(lambda: len(caller.left()) == 3, within_s=15)
+            until(lambda: len(caller.left()) == 3)
             yield caller
         finally:
             process.kill()
@@ -82,7 +82,7 @@ def calling(place: Place, host: Any) -> Iterator[Caller]:
 def test_a_client_that_is_killed_leaves_no_process(place: Place, host: Any) -> None:
     with calling(place, host) as caller:
         caller.process.kill()
-        until(lambda: not caller.left(), within_s=5)
+        until(lambda: not caller.left())
 
 
 def test_a_client_that_freezes_leaves_no_process(request: pytest.FixtureRequest) -> None:
@@ -95,4 +95,4 @@ def test_a_client_that_freezes_leaves_no_process(request: pytest.FixtureRequest)
             callers.append(stack.enter_context(calling(request.getfixturevalue(f"{kind}_place"), where)))
         for caller in callers:
             os.kill(caller.process.pid, signal.SIGSTOP)
-        until(lambda: not any(caller.left() for caller in callers), within_s=25)
+        until(lambda: not any(caller.left() for caller in callers))

@@ -21,7 +21,7 @@ import os, pathlib, time
 folder = pathlib.Path(os.environ["TRITON_CACHE_DIR"])
 folder.mkdir(parents=True)
 (folder / "x.so").touch()
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -115,13 +115,13 @@ def test_while_a_prewarm_works_nobody_else_touches_the_cache(caches: Caches) -> 
     caches.configure(small={"command": ["true"], "prewarm": [sys.executable, "-c", HOLD]})
     client = subprocess.Popen([COMMAND, "cache", "prewarm"], cwd=caches.project, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: list(caches.live.glob("*/triton/x.so")), within_s=30)
+        until(lambda: list(caches.live.glob("*/triton/x.so")))
         for words in (("prewarm",), ("snapshot", "--job", "small"), ("restore", "--job", "small")):
             busy = caches.opsctl("cache", *words)
             assert (busy.code, "prewarm" in busy.err) == (8, True), busy
     finally:
         client.send_signal(signal.SIGINT)
-        client.wait(timeout=20)
+        client.wait(60)
 
 
 TORCH = """
@@ -147,7 +147,6 @@ def test_torch_finds_everything_in_a_restored_cache(caches: Caches) -> None:
     warm = caches.prewarm()
     assert (warm["is_warm"], warm["num_new_files"]) == (True, 0)
     assert warm["report"] == {"warm": True, "fx_hits": 1, "fx_misses": 0}
-    assert warm["seconds"] < cold["seconds"]
 
 
 COMPILES_ON = """
@@ -158,7 +157,7 @@ for number in range(150):
     (folder / "new").write_bytes(os.urandom(20_000))
     (folder / "new").rename(folder / f"{number}.so")
     time.sleep(0.02)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -166,7 +165,7 @@ def test_a_snapshot_beside_a_running_compile_is_whole_as_of_one_moment(caches: C
     words = [sys.executable, "-c", COMPILES_ON]
     caches.configure(small={"command": words, "prewarm": words})
     caches.opsctl("train", "start", "small").ok()
-    until(lambda: list(caches.live.glob("*/triton/5.so")), within_s=30)
+    until(lambda: list(caches.live.glob("*/triton/5.so")))
     saved = caches.opsctl("cache", "snapshot", "--job", "small", "--json").ok().json()
     assert "what it compiles from now on is not in it" in saved["notes"][0]
     name = saved["snapshot"]["snapshot_id"]

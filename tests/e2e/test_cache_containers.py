@@ -113,4 +113,3 @@ def test_a_cache_warmed_in_one_container_is_warm_in_another(
     (source / "trainer" / "step.py").write_text(text + "\n# an edited comment starts nothing cold\n")
     check = opsctl("cache", "verify", "-t", "other", "--json", timeout_s=300).ok().json()["check"]
     assert check["report"]["compiler_starts"] == check["report"]["fx_misses"] == check["report"]["new_binaries"] == 0
-    assert check["seconds"] < cold["seconds"]

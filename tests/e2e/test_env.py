@@ -157,7 +157,7 @@ def test_an_edited_uv_cache_without_the_wheel_is_an_error_that_names_it(envs: En
 
 def test_a_run_keeps_its_environment_when_another_becomes_active(envs: Envs) -> None:
     first = envs.rebuild()["outcome"]["env_id"]
-    envs.configure(jobs={"hold": {"command": ["python", "-c", "import time; time.sleep(60)"], "code": False}})
+    envs.configure(jobs={"hold": {"command": ["python", "-c", "import time; time.sleep(600)"], "code": False}})
     run = envs.opsctl("train", "start", "hold", "--json").ok().json()
     envs.wheel("tiny-b", "2.0")
     envs.pins("tiny-a==1.0", "tiny-b==2.0")

@@ -28,7 +28,7 @@ def _why(found: dict[str, list[dict[str, str]]]) -> dict[str, str]:
 
 
 def test_the_active_the_newest_and_those_in_use_stay(envs: Envs) -> None:
-    envs.configure(jobs={"nap": {"command": ["python", "-c", "import time; time.sleep(60)"], "code": False}})
+    envs.configure(jobs={"nap": {"command": ["python", "-c", "import time; time.sleep(600)"], "code": False}})
     used = _build(envs, "1.1")
     run = envs.opsctl("train", "start", "nap", "--json").ok().json()["run_id"]
     by_hand, idle, active, newest = (_build(envs, version) for version in ("1.2", "1.3", "1.4", "1.5"))

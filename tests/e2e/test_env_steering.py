@@ -11,7 +11,7 @@ from tests.support.envs import Envs
 
 pytestmark = pytest.mark.tmux
 
-NAP = {"command": ["python", "-c", "import time; time.sleep(60)"], "code": False}
+NAP = {"command": ["python", "-c", "import time; time.sleep(600)"], "code": False}
 
 
 def _folder(envs: Envs) -> str:

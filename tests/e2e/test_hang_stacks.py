@@ -25,7 +25,7 @@ def _finding(runs: Runs, run: dict[str, Any]) -> dict[str, Any]:
     def found() -> list[dict[str, Any]]:
         return [row for row in runs.rows(run, "findings.jsonl") if "stacks" in row["summary"]]
 
-    return until(found, 30)[0]
+    return until(found)[0]
 
 
 def _stop(runs: Runs, run: dict[str, Any]) -> None:

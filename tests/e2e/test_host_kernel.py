@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from tests.support.watching import Watch, watch
 __all__ = ["watch"]
 pytestmark = [pytest.mark.docker, pytest.mark.tmux]
 Opsctl = Callable[..., Ended]
+WARNED = "hardware_warning"
 XID = "[{:.6f}] NVRM: Xid (PCI:0000:b3:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 
 
@@ -54,7 +57,7 @@ def _uptime_s() -> float:
 def test_an_xid_on_the_host_is_the_cause_of_an_end_inside(
     dmesg: Path, run: dict[str, Any], docker_place: Place, watch: Callable[..., Watch]
 ) -> None:
-    old = XID.format(_uptime_s() - 3600).replace("79", "48")
+    old = XID.format(1.0).replace("79", "48")
     seen = watch()
     seen.wait_for("verdict", verdict="healthy")
     dmesg.write_text(old + XID.format(_uptime_s()))
@@ -77,3 +80,37 @@ def test_a_host_that_lets_nobody_read_is_said_and_not_guessed(
     began = time.time()
     until(lambda: seen.rows("verdict") and time.time() - began > 1)
     assert {row["verdict"] for row in seen.rows("verdict")} <= {"starting", "healthy"}
+
+
+def _host_pid(container: str, pid: int) -> int:
+    """As what this machine numbers a process of a container."""
+    namespace = ran("docker", "exec", container, "readlink", "/proc/self/ns/pid").strip()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # gone, or not ours
+            numbers = re.search(r"^NSpid:(.*)$", (folder / "status").read_text(), re.MULTILINE)
+            if (
+                str((folder / "ns/pid").readlink()) == namespace
+                and numbers
+                and numbers.group(1).split()[-1] == str(pid)
+            ):
+                return int(folder.name)
+    raise LookupError(f"no process here is {pid} in {container}")
+
+
+@pytest.mark.root
+def test_a_process_that_the_hosts_kernel_names_is_known_by_its_number_inside(
+    dmesg: Path, run: dict[str, Any], docker_place: Place, watch: Callable[..., Watch]
+) -> None:
+    """A neighbour's fault is no finding; the job's own, in the host's numbers, is why it ended."""
+    form = "[{:.6f}] NVRM: Xid (PCI:0000:b3:00): {}, pid={}, name=python3, Ch 00000008\n"
+    name, inside = docker_place.container["docker"], run["run"]["job"]["pid"]
+    seen = watch()
+    for number, text in enumerate(("[Hardware Error]: Machine check", "NVRM: Xid (PCI:0000:b3:00): 63, x"), start=1):
+        dmesg.write_text(f"[{_uptime_s():.6f}] {text}\n")  # after the second, one whole look at the host is over
+        until(lambda number=number: len([row for row in seen.rows("finding") if row["cause"] == WARNED]) == number)
+    now = _uptime_s()
+    dmesg.write_text(form.format(now, 13, os.getpid()) + form.format(now, 31, _host_pid(name, inside)))
+    seen.wait_for("finding", cause="illegal_memory_access")
+    ran("docker", "exec", name, "kill", "-9", str(inside))
+    assert seen.wait_for("verdict", verdict="crashed")["cause"] == "illegal_memory_access"
+    assert not [row for row in seen.rows("finding") if row["cause"] == "gpu_exception"]

@@ -7,7 +7,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,9 +67,7 @@ def test_the_image_holds_the_set_and_the_code_and_is_nobodys_root(opsctl: Opsctl
     opsctl("container", "build", timeout_s=500).ok()
 
     (source / "trainer" / "new.py").write_text("")
-    began = time.monotonic()
     again = opsctl("container", "build", timeout_s=300).ok()
-    assert time.monotonic() - began < 60
     assert re.search(r"COPY --from=env /opt/env/ .*\n ---> Using cache", again.err), "code comes after the set"
 
     opsctl("container", "up").ok()

@@ -13,12 +13,11 @@ import pytest
 from tests.conftest import Ended
 from tests.support.runs import Runs, Smi
 from tests.support.until import until
-from tests.support.watching import Watch, job, watch
+from tests.support.watching import Watch, alarms, job, watch
 
 __all__ = ["watch"]
 pytestmark = pytest.mark.tmux
 Opsctl = Callable[..., Ended]
-CALM = {"starting", "healthy", "finished"}
 
 
 @pytest.mark.parametrize(
@@ -36,8 +35,8 @@ def test_no_alarm(runs: Runs, smi: Smi, opsctl: Opsctl, watch: Callable[..., Wat
     smi.series(*(f"0, GPU-a, H200, {90 + n % 9}, {used[n % 2] + n}, 600" for n in range(40)))
     run = runs.start(*job("lively", "--seconds", "14", *words))
     seen = watch()
-    assert seen.ended(60) == 0
-    assert {event["verdict"] for event in seen.rows("verdict")} <= CALM, seen.rows("verdict")
+    assert seen.ended() == 0
+    assert alarms(*seen.rows("verdict")) == []
     assert runs.ended(run)["verdict"]["verdict"] == "finished"
     again = opsctl("diagnose", str(runs.folder(run)), "--json").ok().json()
     assert again["verdict"] == "finished"
@@ -74,4 +73,4 @@ def test_a_heartbeat_reaches_its_monitor(runs: Runs, monitor: http.server.HTTPSe
     address = f"http://127.0.0.1:{monitor.server_port}/ping/run-7"
     (runs.project / "opsctl.yaml").write_text(json.dumps({**settings, "notify": {"heartbeat": address}}))
     runs.start(*job("steps", "--steps", "100000"))
-    until(lambda: monitor.paths == ["/ping/run-7"], 20)  # type: ignore[attr-defined]  # the fixture's list
+    until(lambda: "/ping/run-7" in monitor.paths)  # type: ignore[attr-defined]  # the fixture's list

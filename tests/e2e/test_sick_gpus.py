@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Ended
 from tests.support.runs import Runs, Smi, is_gone
 from tests.support.until import until
-from tests.support.watching import Watch, job, watch
+from tests.support.watching import Watch, alarms, job, watch
 
 __all__ = ["watch"]
 pytestmark = pytest.mark.tmux
@@ -74,7 +74,7 @@ def test_sick_cells_are_unknown_and_the_other_gpus_are_shown(runs: Runs, eight: 
     assert "utilization_pct" not in gpus[3]
     until(lambda: b"step 60/" in runs.log(run))
     state = opsctl("watch", "--once", "--json").ok().json()
-    assert state["verdict"]["verdict"] == "healthy"
+    assert alarms(state["verdict"]) == []
     assert not (runs.folder(run) / "recorder.log").read_text()
 
 
@@ -87,10 +87,10 @@ def test_a_lost_gpu_of_eight_is_found_once_the_steps_stop(
     seen = watch()
     seen.wait_for("verdict", verdict="healthy")
     until(lambda: len(_gpus(runs, run)) == 8)
-    until(lambda: len(_gpus(runs, run)) == 7, 20)
-    assert opsctl("watch", "--once", "--json").ok().json()["verdict"]["verdict"] == "healthy"  # it steps on
+    until(lambda: len(_gpus(runs, run)) == 7)
+    assert alarms(opsctl("watch", "--once", "--json").ok().json()["verdict"]) == []  # it steps on
     opsctl("exec", "--", "kill", "-STOP", str(runs.job_pid(run))).ok()
-    assert seen.wait_for("verdict", 30, verdict="hung")
+    assert seen.wait_for("verdict", verdict="hung")
 
 
 def test_a_column_that_an_old_driver_refuses_is_left_out(runs: Runs, eight: Smi, opsctl: Opsctl) -> None:
@@ -101,8 +101,8 @@ def test_a_column_that_an_old_driver_refuses_is_left_out(runs: Runs, eight: Smi,
     eight.mode("ok")
     num_calls = len(eight.calls())
     opsctl("exec", "--", "kill", *[row.split()[1] for row in eight.calls()[-1:]]).ok()  # as it ends by itself
-    until(lambda: len(eight.calls()) > num_calls, 20)
-    until(lambda: len(_gpus(runs, run)) == 8, 40)
+    until(lambda: len(eight.calls()) > num_calls)
+    until(lambda: len(_gpus(runs, run)) == 8)
     newest = [row for row in eight.calls() if row.startswith("start")][-1]
     assert "clocks_throttle_reasons.active" not in newest
     assert _alive(eight) <= 1
@@ -115,9 +115,9 @@ def test_an_error_sentence_is_told_and_the_run_is_healthy(
     seen = watch()
     seen.wait_for("verdict", verdict="healthy")
     eight.mode("fail Failed to initialize NVML: Driver/library version mismatch")
-    sample = until(lambda: [row for row in seen.rows("sample") if "version mismatch" in row.get("gpu_problem", "")], 20)
+    sample = until(lambda: [row for row in seen.rows("sample") if "version mismatch" in row.get("gpu_problem", "")])
     assert not sample[-1].get("gpus")
-    assert opsctl("watch", "--once", "--json").ok().json()["verdict"]["verdict"] == "healthy"
+    assert alarms(opsctl("watch", "--once", "--json").ok().json()["verdict"]) == []
 
 
 def test_another_tenant_on_a_full_gpu_is_named(
@@ -132,6 +132,6 @@ def test_another_tenant_on_a_full_gpu_is_named(
     ]
     (eight.folder / "apps.csv").write_text("\n".join(rows) + "\n")
     seen = watch()
-    verdict = seen.wait_for("verdict", 30, verdict="degraded")
+    verdict = seen.wait_for("verdict", verdict="degraded")
     assert verdict["cause"] == "foreign_process"
     assert "pid 1 (/usr/bin/ollama)" in verdict["evidence"][0]

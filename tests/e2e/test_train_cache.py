@@ -30,7 +30,7 @@ def _start(caches: Caches, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     run = caches.opsctl("train", "start", "small", "--name", name, "--json").ok().json()
     run = run.get("run", run)
     folder = caches.home / "runs" / run["run_id"]
-    until(lambda: (folder / "exit.json").exists(), within_s=30)
+    until(lambda: (folder / "exit.json").exists())
     return run["spec"], json.loads((folder / "result.json").read_text())
 
 

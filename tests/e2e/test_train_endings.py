@@ -42,9 +42,9 @@ ENDINGS: dict[str, tuple[tuple[str, ...], Fate, int | None, int | None, str]] = 
     "exit 7": (("sh", "-c", "exit 7"), _nothing, 7, None, "crashed"),
     "exit 75": (("sh", "-c", "exit 75"), _nothing, 75, None, "stopped"),
     "import error": ((sys.executable, "-c", "import no_such_module"), _nothing, 1, None, "crashed"),
-    "SIGTERM": (("sleep", "60"), _signal(signal.SIGTERM), None, 15, "stopped"),
-    "SIGKILL": (("sleep", "60"), _signal(signal.SIGKILL), None, 9, "crashed"),
-    "SIGSEGV": (("sleep", "60"), _signal(signal.SIGSEGV), None, 11, "crashed"),
+    "SIGTERM": (("sleep", "600"), _signal(signal.SIGTERM), None, 15, "stopped"),
+    "SIGKILL": (("sleep", "600"), _signal(signal.SIGKILL), None, 9, "crashed"),
+    "SIGSEGV": (("sleep", "600"), _signal(signal.SIGSEGV), None, 11, "crashed"),
     "tmux killed": (
         ("sh", "-c", "until [ -e go ]; do sleep 0.05; done; echo on; exit 3"),
         _kill_tmux,
@@ -97,7 +97,7 @@ def test_wait_passes_the_verdict_on(runs: Runs, opsctl: Callable[..., Any], argv
 
 @pytest.mark.parametrize("limit", ["0", "0.3"])
 def test_wait_gives_up_and_the_run_goes_on(runs: Runs, opsctl: Callable[..., Any], limit: str) -> None:
-    run = runs.start("sleep", "60")
+    run = runs.start("sleep", "600")
     given_up = opsctl("train", "wait", "--timeout", limit)
     assert given_up.code == 7
     assert f"after {limit} s and goes on" in given_up.err
@@ -150,11 +150,11 @@ def test_leftovers_end_with_the_run(runs: Runs) -> None:
     job = (
         "setsid sleep 300 & echo $!; "
         "env -i setsid sleep 301 & echo $!; "
-        "(setsid sh -c 'trap \"\" TERM; echo $$ >&3; sleep 302 & sleep 303' >/dev/null 2>&1 &) 3>&1; "
-        "sleep 0.3; exit 0"
+        "(setsid sh -c 'trap \"\" TERM; echo $$ >&3; touch up; sleep 302 & sleep 303' >/dev/null 2>&1 &) 3>&1; "
+        "until [ -e up ]; do sleep 0.05; done; exit 0"
     )
     run = runs.start("sh", "-c", job)
-    record = runs.ended(run, 30)
+    record = runs.ended(run)
     assert record["attempts"][0]["exit_code"] == 0
     assert runs.members(run) == []
     left = [int(pid) for pid in runs.log(run).split()]
@@ -170,7 +170,7 @@ def test_torchrun_ends_as_a_whole(runs: Runs, opsctl: Callable[..., Any], tmp_pa
     script.write_text("import os, time\nos.write(1, b'rank up\\n')\ntime.sleep(600)\n")
     argv = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
     run = runs.start(*argv)
-    until(lambda: runs.log(run).count(b"rank up\n") >= 2, 60)
+    until(lambda: runs.log(run).count(b"rank up\n") >= 2, 200)
     members = runs.members(run)
     assert len(members) >= 3
     opsctl("train", "stop", "--grace", "20").ok()

@@ -42,7 +42,7 @@ def test_log_is_whole(runs: Runs, tmp_path: Path, opsctl: Callable[..., Any], ou
     argv = _job(tmp_path, OUTPUTS[output])
     expected = subprocess.run(argv, capture_output=True, check=True).stdout
     run = runs.start(*argv)
-    assert runs.ended(run, 60)["log_bytes"] == len(expected)
+    assert runs.ended(run)["log_bytes"] == len(expected)
     assert hashlib.sha256(runs.log(run)).digest() == hashlib.sha256(expected).digest()
     shown = subprocess.run([COMMAND, "train", "logs"], cwd=runs.project, capture_output=True, check=True).stdout
     assert hashlib.sha256(shown).digest() == hashlib.sha256(expected).digest()
@@ -58,10 +58,10 @@ for n in range(251):
 sys.stdout.write("\\ndone\\n")
 """
     run = runs.start(*_job(tmp_path, bar))
-    runs.ended(run)
+    (attempt,) = runs.ended(run)["attempts"]
     log = runs.log(run)
     assert log.endswith(b"\r250% |#########################|\ndone\n")
-    assert 3 <= log.count(b"%") <= 8
+    assert 3 <= log.count(b"%") <= 5 + attempt["ended"] - attempt["started"]
 
 
 def test_index_replays_the_live_detection(runs: Runs, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_logs_follow_ends_with_the_run(runs: Runs, tmp_path: Path) -> None:
         assert follower.stdout.readline() == b"first\n"
         (runs.folder(run) / "go").touch()
         assert follower.stdout.read() == b"last\n"
-        assert follower.wait(10) == 0
+        assert follower.wait(60) == 0
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_logs_begin_where_asked(
 
 def test_logs_into_a_reader_that_leaves(runs: Runs, tmp_path: Path) -> None:
     run = runs.start(*_job(tmp_path, "for n in range(200000): print(n)"))
-    runs.ended(run, 60)
+    runs.ended(run)
     with subprocess.Popen(
         [COMMAND, "train", "logs"], cwd=runs.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as logs:
@@ -152,7 +152,7 @@ def test_logs_into_a_reader_that_leaves(runs: Runs, tmp_path: Path) -> None:
         assert logs.stderr is not None
         assert logs.stdout.readline() == b"0\n"
         logs.stdout.close()
-        assert logs.wait(20) == 141
+        assert logs.wait(60) == 141
         assert logs.stderr.read() == b""
 
 

@@ -17,12 +17,13 @@ import yaml
 
 from opsctl.agent.processes import pids, words
 from tests.conftest import Ended
+from tests.support.left import unique_nap
 from tests.support.panes import ForeignSession, foreign
 from tests.support.place import Place
 from tests.support.places import combinations
 from tests.support.runs import Runs
 from tests.support.until import until
-from tests.support.watching import JOBS, Watch, watch
+from tests.support.watching import JOBS, Watch, alarms, watch
 
 __all__ = ["foreign", "watch"]
 pytestmark = pytest.mark.tmux
@@ -67,11 +68,11 @@ def test_rows_come_whole_and_once_though_the_pane_wraps_and_scrolls(
     until(lambda: "step 40/" in session.text())
     seen = watch(*session.words())
     assert seen.wait_for("verdict", verdict="healthy")["cause"] == "ok"
-    until(lambda: len(_steps(_rows(seen))) > 400, 60)
+    until(lambda: len(_steps(_rows(seen))) > 400)
     steps = _steps(_rows(seen))
     assert steps == list(range(steps[0], steps[0] + len(steps)))
     assert all(row.endswith("mem 41 GiB") for row in _rows(seen) if row.startswith("step "))
-    assert {event["verdict"] for event in seen.rows("verdict")} == {"healthy"}
+    assert alarms(*seen.rows("verdict")) == []
     pieces = seen.rows("log")
     assert [piece["start"] for piece in pieces[1:]] == [piece["end"] for piece in pieces[:-1]]
 
@@ -109,8 +110,9 @@ def test_an_earlier_crash_in_the_same_pane_is_not_the_running_jobs(
     session = foreign()
     session.type(sys.executable, "-c", "raise ValueError('an earlier job')")
     until(lambda: "ValueError: an earlier job" in session.text())
-    session.type(sys.executable, "-c", "import time; time.sleep(600)")
-    _pid((sys.executable, "-c", "import time; time.sleep(600)"))
+    sleeper = (sys.executable, "-c", f"import time; time.sleep({unique_nap()})")
+    session.type(*sleeper)
+    _pid(sleeper)
     state = opsctl("watch", *session.words(), "--once", "--json")
     assert state.code == 0, state.out
     assert state.json()["verdict"]["verdict"] == "starting"
@@ -122,7 +124,7 @@ def test_a_session_that_closes_with_its_job_ends_the_watch(foreign: Foreign, wat
     job = shlex.join((sys.executable, str(JOBS / "steps.py"), "--steps", "100", "--step-s", "0.05"))
     session.type("exec", "sh", "-c", f"{job}; read word")  # so that its last words are still seen
     seen = watch(*session.words())
-    until(lambda: "training finished" in _rows(seen), 30)
+    until(lambda: "training finished" in _rows(seen))
     session.type("leave")
     assert seen.ended() == 0
     assert seen.rows("verdict")[-1]["verdict"] == "finished"
@@ -159,7 +161,7 @@ def test_a_link_that_is_cut_costs_no_row_and_repeats_none(
     runs: Runs, foreign: Foreign, watch: Callable[..., Watch], wide: tuple[str, ...], far_sshd: Any, proxy: Any
 ) -> None:
     config = json.loads((runs.project / "opsctl.yaml").read_text())
-    host = {**far_sshd.settings, "connect_timeout_s": 2.0}
+    host = {**far_sshd.settings, "connect_timeout_s": 5.0}
     config["targets"]["far"] = {**config["targets"]["here"], "host": host, "python": sys.executable}
     (runs.project / "opsctl.yaml").write_text(json.dumps(config))
     session = foreign(columns=50, rows=10)
@@ -168,12 +170,12 @@ def test_a_link_that_is_cut_costs_no_row_and_repeats_none(
     for cut in range(1, 4):
         seen.wait_for("verdict", verdict="healthy")
         proxy.cut()
-        until(lambda cut=cut: len([row for row in seen.rows("link") if row["is_up"]]) == cut, 20)
+        until(lambda cut=cut: len([row for row in seen.rows("link") if row["is_up"]]) >= cut)
         pieces = len(seen.rows("log"))
-        until(lambda pieces=pieces: len(seen.rows("log")) > pieces + 2, 20)
+        until(lambda pieces=pieces: len(seen.rows("log")) > pieces + 2)
     steps = _steps(_rows(seen))
     assert steps == list(range(steps[0], steps[0] + len(steps)))
-    assert {event["verdict"] for event in seen.rows("verdict")} == {"healthy"}
+    assert alarms(*seen.rows("verdict")) == []
 
 
 @pytest.fixture
@@ -192,14 +194,17 @@ def test_a_session_on_every_kind_of_target(
     targets = {"t": place.settings(host=host, home=home)}
     (project / "opsctl.yaml").write_text(yaml.safe_dump({"default_target": "t", "targets": targets}))
     socket = f"/tmp/pane-{secrets.token_hex(4)}"
-    script = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo step $i/60 loss 2.5; sleep 0.05; done; echo Killed"
+    script = (
+        f"i=0; until [ -e {socket}.enough ]; do i=$((i+1)); echo step $i/9999 loss 2.5; sleep 0.05; done; echo Killed"
+    )
     tmux = ("exec", "--", "tmux", "-S", socket)
     opsctl(*tmux, "-f", "/dev/null", "new-session", "-d", "-s", "train", "sh").ok()
     try:
         opsctl(*tmux, "send-keys", "-t", "train", shlex.join(("sh", "-c", script)), "Enter").ok()
         seen = watch("--session", "train", "--socket", socket)
         seen.wait_for("verdict", verdict="healthy")
-        assert seen.ended(30) == 1
+        place.outside(f"{socket}.enough").touch()
+        assert seen.ended() == 1
         assert seen.rows("verdict")[-1]["cause"] == "sigkill_unknown"
     finally:
         opsctl(*tmux, "kill-server")

@@ -73,7 +73,7 @@ def test_a_killed_snapshot_leaves_none_and_the_next_one_stands(caches: Caches) -
     before = caches.files()
     words = [COMMAND, "cache", "snapshot", "--job", "small"]
     client = subprocess.Popen(words, cwd=caches.project, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until(lambda: list(caches.snapshots.glob(".staging-*/*/*")) if caches.snapshots.is_dir() else [], within_s=60)
+    until(lambda: list(caches.snapshots.glob(".staging-*/*/*")) if caches.snapshots.is_dir() else [])
     for run in caches.home.glob("runs/cache-snapshot-*"):
         for pid in processes_with(f"OPSCTL_RUN_ID={run.name}"):
             with contextlib.suppress(ProcessLookupError):  # ended meanwhile
@@ -94,10 +94,10 @@ def test_a_killed_restore_leaves_the_live_cache_as_it_was(caches: Caches) -> Non
     (caches.folder() / "triton" / "new.so").write_bytes(b"unsaved")
     words = [COMMAND, "cache", "restore", "--replace", "--job", "small"]
     client = subprocess.Popen(words, cwd=caches.project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: list(caches.live.glob(".restore-*/*/*")), within_s=60)
+    until(lambda: list(caches.live.glob(".restore-*/*/*")))
     client.kill()
     client.wait()
-    until(lambda: not [pid for pid in processes_with("LC_ALL=C.UTF-8") if _is_restoring(pid, caches)], within_s=10)
+    until(lambda: not [pid for pid in processes_with("LC_ALL=C.UTF-8") if _is_restoring(pid, caches)])
     assert caches.files() == {**before, "triton/new.so": b"unsaved"}
     caches.restore("--replace").ok()
     assert caches.files() == before

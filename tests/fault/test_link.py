@@ -22,8 +22,7 @@ from tests.support.until import until
 
 pytestmark = pytest.mark.ssh
 
-NOTICED_WITHIN_S = 6.0
-SILENT_AGENT_ENDS_WITHIN_S = 18.0  # 15 s after the last byte, and the time to notice and to end its children
+NOTICED_WITHIN_S = 10.0  # 5 s of silence, on a busy machine
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def home(tmp_path: Path) -> str:
 
 @pytest.fixture
 def client(far_sshd: Sshd, proxy: LinkProxy, home: str) -> Iterator[AgentClient]:
-    settings = {"host": {**far_sshd.settings, "connect_timeout_s": 2.0}, "home": home, "python": sys.executable}
+    settings = {"host": {**far_sshd.settings, "connect_timeout_s": 4.0}, "home": home, "python": sys.executable}
     target = build_target("t", TargetConfig.model_validate(settings))
     yield AgentClient(target, operator="ana@desk")
     target.host.close()  # type: ignore[attr-defined]  # an SshHost
@@ -56,7 +55,7 @@ def _call(client: AgentClient, nap: str) -> Iterator[Iterator[object]]:
 
 
 @pytest.mark.parametrize("fault", ["swallow", "freeze"])
-def test_a_silent_link_is_noticed_within_six_seconds(
+def test_a_silent_link_is_noticed_in_time(
     client: AgentClient, proxy: LinkProxy, nap: str, home: str, fault: str
 ) -> None:
     with _call(client, nap) as stream:
@@ -66,7 +65,7 @@ def test_a_silent_link_is_noticed_within_six_seconds(
             next(stream)
     assert time.monotonic() - start < NOTICED_WITHIN_S
     # the agent hears nothing either; once its own limit is over it takes its children along
-    until(lambda: not sleeping(nap) and not agents(home), within_s=SILENT_AGENT_ENDS_WITHIN_S)
+    until(lambda: not sleeping(nap) and not agents(home))
 
 
 @pytest.mark.parametrize("fault", ["swallow", "freeze"])
@@ -82,7 +81,7 @@ def test_an_upload_into_a_silent_link_ends_too(client: AgentClient, proxy: LinkP
     with pytest.raises(Disconnected):
         for _ in client.stream("exec", {"argv": ["cat"], "stdin": True}, uploads=endless()):
             pass
-    assert time.monotonic() - start < NOTICED_WITHIN_S + 2.0
+    assert time.monotonic() - start < NOTICED_WITHIN_S
 
 
 def test_a_cut_is_noticed_at_once_and_leaves_nothing(
@@ -93,8 +92,8 @@ def test_a_cut_is_noticed_at_once_and_leaves_nothing(
         proxy.cut()
         with pytest.raises(Disconnected, match="is lost"):
             next(stream)
-        assert time.monotonic() - start < 2.0
-    until(lambda: not sleeping(nap) and not agents(home), within_s=10.0)
+        assert time.monotonic() - start < 4.5  # sooner than silence would tell
+    until(lambda: not sleeping(nap) and not agents(home))
     assert client.call("probe")["home"] == home
 
 
@@ -119,7 +118,7 @@ def test_a_call_over_a_dead_link_ends_in_an_error_in_time(client: AgentClient, p
     start = time.monotonic()
     with pytest.raises(TargetError):
         client.call("probe")
-    assert time.monotonic() - start < 10.0  # the old link's silence, then a new one's connect_timeout_s
+    assert time.monotonic() - start < 20.0  # the old link's silence, then a new one's connect_timeout_s
     proxy.heal()
     assert client.call("probe")["python"]
 
@@ -166,7 +165,7 @@ def test_a_silent_link_is_not_blamed_on_the_container(
 ) -> None:
     """Nobody is asked about the container while the host itself is out of reach."""
     with docker_place.folder() as folder:
-        host = {**far_sshd.settings, "connect_timeout_s": 2.0}
+        host = {**far_sshd.settings, "connect_timeout_s": 4.0}
         settings = TargetConfig.model_validate(docker_place.settings(host=host, home=f"{folder}/home"))
         client = AgentClient(build_target("t", settings), operator="a")
         with _call(client, nap) as stream:
@@ -175,5 +174,5 @@ def test_a_silent_link_is_not_blamed_on_the_container(
             with pytest.raises(Disconnected, match="is lost"):
                 next(stream)
             assert time.monotonic() - start < NOTICED_WITHIN_S
-        until(lambda: not sleeping(nap), within_s=SILENT_AGENT_ENDS_WITHIN_S)
+        until(lambda: not sleeping(nap))
         client.target.host.close()  # type: ignore[attr-defined]  # an SshHost

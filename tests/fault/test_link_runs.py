@@ -19,7 +19,7 @@ from tests.support.proxy import LinkProxy
 from tests.support.runs import Runs
 from tests.support.sshd import Sshd
 from tests.support.until import until
-from tests.support.watching import Watch, job, watch
+from tests.support.watching import Watch, alarms, job, watch
 
 __all__ = ["watch"]
 pytestmark = [pytest.mark.ssh, pytest.mark.tmux]
@@ -42,7 +42,7 @@ for number in itertools.count():
 def far(runs: Runs, far_sshd: Sshd, proxy: LinkProxy) -> Workspace:
     """The runs' target seen over the proxy, as target `far` beside `here`."""
     config = json.loads((runs.project / "opsctl.yaml").read_text())
-    host = {**far_sshd.settings, "connect_timeout_s": 2.0}
+    host = {**far_sshd.settings, "connect_timeout_s": 4.0}
     config["targets"]["far"] = {**config["targets"]["here"], "host": host, "python": sys.executable}
     (runs.project / "opsctl.yaml").write_text(json.dumps(config))
     return open_workspace(runs.project / "opsctl.yaml", "far")
@@ -71,17 +71,16 @@ def test_a_followed_log_over_many_cuts_is_the_log(runs: Runs, far: Workspace, pr
 def test_the_verdict_is_unknown_while_the_link_is_down_and_the_run_goes_on(
     runs: Runs, far: Workspace, proxy: LinkProxy, watch: Callable[..., Watch]
 ) -> None:
-    run = runs.start(*job("steps", "--steps", "2000", "--step-s", "0.05"))
+    run = runs.start(*job("steps", "--steps", "100000", "--step-s", "0.05"))
     seen = watch("-t", "far")
     seen.wait_for("caught_up")
     proxy.swallow()
     lost = time.time()
     down = seen.wait_for("link", is_up=False)
-    assert down["time"] - lost < 6.0
+    assert down["time"] - lost < 12.0  # 5 s of silence, on a busy machine
     proxy.heal()
-    seen.wait_for("link", is_up=True, within_s=30.0)
+    seen.wait_for("link", is_up=True)
     until(lambda: seen.rows("log")[-1]["time"] > lost + 5.0 if seen.rows("log") else False)
-    verdicts = {row["verdict"] for row in seen.rows("verdict")}
-    assert verdicts <= {"starting", "healthy", "degraded"}
+    assert alarms(*seen.rows("verdict")) == []
     assert status(far, run["run_id"]).state == "running"
     far.target.host.close()  # type: ignore[attr-defined]  # an SshHost

@@ -63,6 +63,7 @@ def test_a_lock_is_refused_while_its_owner_lives_and_taken_over_when_it_died(run
     note = f"took over lock run-one.lock, left by a process that died: ana@desk (process {owner.pid}) since 2"
     assert note in taken.err
     assert note in taken.json()["run"]["spec"]["notes"][0]
+    runs.ended(taken.json())
     assert "took over" not in opsctl(*start).ok().err, "one that was given back is nobody's"
 
 

@@ -101,7 +101,7 @@ def test_nvidia_smi_that_fails_is_started_again(runs: Runs, smi: Smi, opsctl: Ca
     until(lambda: any("device handle" in one.get("gpu_problem", "") for one in _samples(runs, run)))
     smi.mode("ok")
     num = len(_samples(runs, run))
-    until(lambda: any("gpus" in one for one in _samples(runs, run)[num:]), 20)
+    until(lambda: any("gpus" in one for one in _samples(runs, run)[num:]))
     assert not is_gone(runs.job_pid(run))
 
 
@@ -111,11 +111,11 @@ def test_nvidia_smi_that_hangs_is_killed_and_never_doubled(runs: Runs, smi: Smi,
     until(lambda: any("gpus" in one for one in _samples(runs, run)))
     first = int(smi.calls()[-1].split()[1])
     smi.mode("hang")
-    until(lambda: any("does not answer" in one.get("gpu_problem", "") for one in _samples(runs, run)), 20)
+    until(lambda: any("does not answer" in one.get("gpu_problem", "") for one in _samples(runs, run)))
     until(lambda: is_gone(first))
     smi.mode("ok")
     num = len(_samples(runs, run))
-    until(lambda: any("gpus" in one for one in _samples(runs, run)[num:]), 30)
+    until(lambda: any("gpus" in one for one in _samples(runs, run)[num:]))
     pids = [int(row.split()[1]) for row in smi.calls() if row.startswith("start")]
     assert len([pid for pid in pids if not is_gone(pid)]) == 1
     opsctl("train", "stop", "--grace", "5").ok()

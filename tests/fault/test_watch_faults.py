@@ -26,7 +26,7 @@ from tests.support.place import ran
 from tests.support.runs import NVIDIA_SMI
 from tests.support.sshd import Sshd
 from tests.support.until import until
-from tests.support.watching import Watch, watch
+from tests.support.watching import Watch, alarms, watch
 
 __all__ = ["watch"]
 pytestmark = [pytest.mark.ssh, pytest.mark.docker, pytest.mark.tmux]
@@ -75,11 +75,12 @@ def test_a_fault_is_told_soon_after_its_evidence(
     seen = watch()
     try:
         signalled = send_signal(fault, far, run, seen)
-        verdict = seen.wait_for("verdict", 40, verdict=fault.verdict)
-        assert verdict["cause"] == fault.cause
+        verdict = seen.wait_for("verdict", verdict=fault.verdict, cause=fault.cause)
+        others = [row["cause"] for row in alarms(*seen.rows("verdict")) if row["verdict"] == fault.verdict]
+        assert set(others) == {fault.cause}
         if fault.verdict == "crashed" and fault.name != "thread exception":
             assert seen.ended() == 1
-        late_s = verdict["time"] - evidence_time(fault, seen.rows, signalled)
+        late_s = verdict["time"] - evidence_time(fault, verdict, seen.rows, signalled)
         assert late_s < WITHIN_S
     finally:
         opsctl("train", "stop", "job", "--grace", "1")
@@ -105,11 +106,10 @@ def test_a_sick_driver_does_not_alarm_while_steps_come(
         seen.wait_for("verdict", verdict="healthy")
         until(lambda: any(row.get("gpus") for row in seen.rows("sample")))
         _put(far, "/tmp/plan/mode", mode)
-        until(lambda: any(problem in row.get("gpu_problem", "") for row in seen.rows("sample")), 30)
+        until(lambda: any(problem in row.get("gpu_problem", "") for row in seen.rows("sample")))
         state = json.loads(opsctl("watch", "--once", "--json").ok().out)
         assert state["verdict"]["cause"] in ("ok", "throughput_drop")
-        told = {row["cause"] for row in seen.rows("verdict") if row["verdict"] not in ("starting", "healthy")}
-        assert told <= {"throughput_drop"}  # a busy machine may slow the job down
+        assert alarms(*seen.rows("verdict")) == []
     finally:
         _put(far, "/tmp/plan/mode", "ok")
         opsctl("train", "stop", "job", "--grace", "1").ok()

@@ -27,7 +27,7 @@ def why_not() -> str:
         return "docker is not installed"
     argv = ("docker", "image", "inspect", "--format", "ok", IMAGE)
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
         return f"the Docker engine does not answer; {HELP}"
     return "" if done.returncode == 0 else f"{done.stderr.strip() or 'no base image'}; {HELP}"
@@ -60,4 +60,4 @@ def docker_place(mounts: Mapping[Path, str] = {}, *, memory: str = "", network: 
         }
         yield Place("docker", {"docker": name}, init_pid=lambda: _init_pid(name), words=words)
     finally:
-        subprocess.run(("docker", "rm", "-f", "-v", name), capture_output=True, timeout=60, check=True)
+        subprocess.run(("docker", "rm", "-f", "-v", name), capture_output=True, timeout=120, check=True)

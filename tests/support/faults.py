@@ -83,19 +83,19 @@ def row_times(text: str, word: str = "step ") -> list[float]:
     return [float(row.rpartition(" at ")[2]) for row in text.splitlines() if word in row and " at " in row]
 
 
-def evidence_time(fault: Fault, rows: Rows, signalled: float) -> float:
+def evidence_time(fault: Fault, verdict: dict[str, Any], rows: Rows, signalled: float) -> float:
     """When all that the verdict needs had happened and a watch was there to tell; `rows` are its events by name."""
-    return max(_happened(fault, rows, signalled), min(event["time"] for event in rows("status")))
+    return max(_happened(fault, verdict, rows, signalled), min(event["time"] for event in rows("status")))
 
 
-def _happened(fault: Fault, rows: Rows, signalled: float) -> float:
+def _happened(fault: Fault, verdict: dict[str, Any], rows: Rows, signalled: float) -> float:
     text = "".join(event["text"] for event in rows("log"))
     if fault.name == "SIGSTOP":
         return signalled + STOP_EVIDENCE_S
     if fault.name == "NaN":
         return row_times(text, "loss nan")[1]  # one row is no trend
     if fault.name == "thread exception":  # until steps are overdue, the job could do without that thread
-        overdue = next(row for row in rows("verdict")[-1]["evidence"] if "odd after" in row)
+        overdue = next(row for row in verdict["evidence"] if "odd after" in row)
         return row_times(text)[-1] + float(overdue.partition("odd after ")[2].split(" ")[0])
     return signalled or float(rows("exit")[0]["attempts"][0]["ended"])
 
@@ -116,7 +116,7 @@ def send_signal(fault: Fault, container: str, run: dict[str, Any], seen: Watch) 
     """Send the fault's signal once the job is seen to step; when that was, 0 where the job needs none."""
     if not fault.signal:
         return 0.0
-    seen.wait_for("verdict", 60, verdict="healthy")
+    seen.wait_for("verdict", verdict="healthy")
     kill = f"date +%s.%N; kill -{fault.signal} {run['run']['job']['pid']}"
     return float(ran("docker", "exec", container, "sh", "-c", kill))
 

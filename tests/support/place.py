@@ -14,7 +14,7 @@ from typing import Any
 USER = "ml"  # stands in every container of the tests, beside root
 
 
-def ran(*argv: str, timeout_s: float = 60.0) -> str:
+def ran(*argv: str, timeout_s: float = 120.0) -> str:
     """The stdout of a command that succeeds within `timeout_s`."""
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, f"{argv} ended with {done.returncode}: {done.stdout}{done.stderr}"

@@ -37,7 +37,7 @@ def reach(files: Path) -> Iterator[Reach]:
     with contextlib.ExitStack() as stack:
 
         def build(destination: str = "box", **settings: object) -> SshHost:
-            given = SshSettings(destination, ssh_config=str(files / "ssh_config"), connect_timeout_s=3.0)
+            given = SshSettings(destination, ssh_config=str(files / "ssh_config"), connect_timeout_s=15.0)
             host = SshHost(dataclasses.replace(given, **settings))
             stack.callback(host.close)
             return host

@@ -58,7 +58,7 @@ class Runs:
         """The run's folder."""
         return Path(run["folder"])
 
-    def ended(self, run: dict[str, Any], within_s: float = 20.0) -> dict[str, Any]:
+    def ended(self, run: dict[str, Any], within_s: float = 60.0) -> dict[str, Any]:
         """The exit record, once it is there."""
         path = self.folder(run) / "exit.json"
         until(path.exists, within_s)

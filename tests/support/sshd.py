@@ -152,7 +152,7 @@ def start_sshd(folder: Path, *, port: int | None = None, settings: Sequence[str]
     shutil.copyfile(folder / "key.pub", folder / "authorized_keys")
     for _ in range(_TRIES):
         server = _start(folder, port or free_port(), settings)
-        until(lambda server=server: server.process.poll() is not None or _answers(server.port), within_s=20)
+        until(lambda server=server: server.process.poll() is not None or _answers(server.port))
         if server.process.poll() is None:
             write_client_config(folder, server.port)
             return server

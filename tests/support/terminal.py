@@ -29,7 +29,7 @@ class Terminal:
         """What stands on the screen now."""
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
 
-    def wait_for(self, *words: str, within_s: float = 20.0) -> str:
+    def wait_for(self, *words: str, within_s: float = 60.0) -> str:
         """The screen as soon as it holds all these words."""
 
         def found() -> str:

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(predicate: Callable[[], T], within_s: float = 10.0, *, period_s: float = 0.02) -> T:
+def until(predicate: Callable[[], T], within_s: float = 60.0, *, period_s: float = 0.02) -> T:
     """The first truthy value of `predicate`; fails the test with its last value after `within_s`."""
     deadline = time.monotonic() + within_s
     while True:

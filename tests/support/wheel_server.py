@@ -27,6 +27,8 @@ class WheelServer:
         self.claimed_size = 0  # what the index says of each file's size; 0: the truth
         self.changed: dict[str, bytes] = {}  # sent instead of what the page promises
         self.seen: list[tuple[str, str]] = []  # path and Range of each request
+        self.may_send = threading.Event()  # cleared: whoever asks for a wheel waits
+        self.may_send.set()
 
     @property
     def address(self) -> str:
@@ -97,6 +99,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def _wheel(self, data: bytes) -> None:
+        self.plan.may_send.wait(60)
         data = self.plan.changed.get(self.path[1:], data)
         rest = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(rest[1]) if rest else 0

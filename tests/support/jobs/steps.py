@@ -1,6 +1,7 @@
 """A small job that steps: writes rows to its log and to metrics.jsonl, and ends as it is told.
 
-Usage: steps.py [--steps N] [--step-s S] [--then finish|raise|wait|checkpoint] [--caught] [--import MODULE]
+Usage: steps.py [--steps N] [--step-s S] [--until FILE] [--then finish|raise] [--checkpoint] [--caught]
+       [--import MODULE]
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from types import FrameType
 
 
@@ -20,6 +22,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--until", default="", help="end once this file is there")
     parser.add_argument("--then", choices=["finish", "raise"], default="finish")
     parser.add_argument(
         "--caught", action="store_true", help="raise and catch an error in the middle, with its traceback"
@@ -64,6 +67,8 @@ def main() -> None:
         importlib.import_module(arguments.module)
     for step in range(1, arguments.steps + 1):
         one_step(step, arguments)
+        if arguments.until and Path(arguments.until).exists():
+            break
     if arguments.then == "raise":
         batch_of(arguments.steps + 1)
     print("training finished", flush=True)
