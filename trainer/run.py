@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer.compile import CompileError, explain
+from trainer.compile import CompileError, explain_stray
 from trainer.config import to_yaml
 from trainer.device import resolve_device
 from trainer.endings import outcome
@@ -82,7 +82,7 @@ def _note_end(error: BaseException, trainer: Trainer, result: Result) -> bool:
         result.fail(error, error.exit_code)
     elif isinstance(error, (TrainerError, CompileError)):
         result.fail(error, error.exit_code)
-    elif broken := explain(error, "code outside the discipline", ()):
+    elif broken := explain_stray(error, replica=trainer.ranks.name):
         result.fail(broken, broken.exit_code)
     else:
         result.fail(error, 1)

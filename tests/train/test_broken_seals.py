@@ -12,7 +12,7 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 
-from trainer.compile import CompileError, Discipline, SealBroken
+from trainer.compile import CompileError, Discipline, SealBroken, explain_stray
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 ROWS, WIDTH = 4, 3
@@ -129,6 +129,16 @@ def test_unfused_attention_is_refused_even_if_it_was_warned_of_before(
     discipline.seal()
     with pytest.raises(UserWarning, match="flex_attention called without"):
         unfused_attention((discipline, run, Block()))
+
+
+def test_code_that_nobody_guarded_is_named_by_its_line_with_shapes(sealed: Sealed) -> None:
+    with pytest.raises(UserWarning) as caught:
+        unfused_attention(sealed)
+    broken = explain_stray(caught.value, replica="rank 1")
+    assert isinstance(broken, SealBroken)
+    assert "broken in unfused_attention (" in str(broken)
+    assert "test_broken_seals.py:" in broken.function
+    assert (broken.replica, broken.shapes) == ("rank 1", ", ".join(["float32[1, 1, 16, 16]"] * 3))
 
 
 def test_a_swallowed_warning_of_unfused_attention_is_noticed(sealed: Sealed) -> None:

@@ -7,7 +7,7 @@ can use it as it is; docs/compile.md shows how.
 
 from trainer.compile.counters import Counters, read_counters
 from trainer.compile.discipline import Discipline
-from trainer.compile.errors import CompileError, SealBroken, SwitchRefused, explain
+from trainer.compile.errors import CompileError, SealBroken, SwitchRefused, explain, explain_stray
 from trainer.compile.guard import Compiled, own_code
 from trainer.compile.switches import compiler_options, refuse_silencers, silencing_switches
 from trainer.compile.threads import Lock, Release, Replica, ThreadedReplicas, needs_lock, release_of
@@ -25,6 +25,7 @@ __all__ = [
     "ThreadedReplicas",
     "compiler_options",
     "explain",
+    "explain_stray",
     "needs_lock",
     "own_code",
     "read_counters",

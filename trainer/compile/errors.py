@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceback import walk_tb
 from typing import Any
 
 from torch import Tensor
@@ -15,8 +16,10 @@ WARM_BACKWARD = "run forward and backward of this function, with the same inputs
 COMPILE_IT = "call it through the compiled function, in the default stance"
 UNSET_IT = "take back what set it; errors of the compiler would become silent eager runs"
 _RECOMPILE_TEXT = "Detected recompile when torch.compile stance is 'fail_on_recompile'"
+TRACEABLE = "take out of it what the compiler cannot trace, as the text above says, or guard the parts around that"
 UNFUSED_TEXT = "flex_attention called without torch.compile"
 _GUARDS = "guard failure(s):"
+_NOT_CALLERS = ("torch.", "contextlib", "functools", "warnings")
 
 
 class CompileError(RuntimeError):
@@ -67,5 +70,22 @@ def explain(error: BaseException, name: str, arguments: Any, *, replica: str | N
         return SealBroken(name, f"compiled again: {guards}", shapes=shapes, way_out=way_out, replica=replica)
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         where = f" of {replica}" if replica else ""
-        return CompileError(f"{name}{where} did not compile ({shapes}): {type(error).__name__}: {text}")
+        is_about_code = type(error).__name__ in ("Unsupported", "UserError")
+        way_out = f"\n  way out: {TRACEABLE}" if is_about_code else ""
+        said = f"{type(error).__name__}: {text.rstrip()}"
+        return CompileError(f"{name}{where} did not compile ({shapes}): {said}{way_out}")
     return None
+
+
+def explain_stray(error: BaseException, *, replica: str | None = None) -> CompileError | None:
+    """Return what an error of torch's compiler means that came from code no guarded function ran.
+
+    It is named by the last line outside torch, and its shapes are those of the torch function that was called there.
+    """
+    place, values = "code that is not guarded", dict[str, Any]()
+    steps = list(walk_tb(error.__traceback__))
+    for index, (frame, line) in enumerate(steps):
+        if not str(frame.f_globals.get("__name__")).startswith(_NOT_CALLERS):
+            place = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
+            values = steps[index + 1][0].f_locals if index + 1 < len(steps) else {}
+    return explain(error, place, list(values.values()), replica=replica)
