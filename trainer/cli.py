@@ -217,13 +217,16 @@ def _preflight(options: argparse.Namespace, signals: StopSignals) -> int:
 
     from trainer.device import resolve_device, resolve_num_ranks
     from trainer.files import write_json
-    from trainer.preflight.preflight import preflight
-    from trainer.preflight.processes import preflight_rank
     from trainer.ranks import is_rank
 
     device = resolve_device(recipe.device)
     if is_rank():
+        from trainer.preflight.rank import preflight_rank
+
         return preflight_rank(recipe, device)
+
+    from trainer.preflight.preflight import preflight  # without the compiler, which only ranks and threads load
+
     asked = 2 if options.nproc is None and device.type == "cpu" else options.nproc
     report = preflight(
         recipe,

@@ -7,18 +7,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from trainer.compile import Lock
 from trainer.device import resolve_device
 from trainer.preflight.processes import try_processes
-from trainer.preflight.releases import known
-from trainer.preflight.report import PreflightReport
-from trainer.preflight.threads import try_shared_code, try_threads
+from trainer.preflight.report import PreflightReport, Topology
 from trainer.recipe import Recipe
-from trainer.signals import StopRequested
+
+if TYPE_CHECKING:
+    from trainer.compile import Lock
 
 Replicas = Literal["processes", "threads", "shared-threads"]
 
@@ -34,24 +33,31 @@ def preflight(
     device = resolve_device(recipe.device)
     with _empty_caches():
         if replicas == "processes":
-            topology, stopped_by = try_processes(words, num_ranks=num_replicas, uses_gpus=device.type == "cuda")
-            if stopped_by:
-                raise StopRequested(stopped_by)
+            topology, facts = try_processes(words, num_ranks=num_replicas, uses_gpus=device.type == "cuda")
             found = [topology]
-        elif replicas == "shared-threads":
-            found = [try_shared_code(num_replicas, is_chosen=True)]
         else:
-            found = try_threads(recipe, device, num_replicas=num_replicas, lock=lock)
-            found.append(try_shared_code(num_replicas, is_chosen=False))
+            found, facts = _in_threads(recipe, device, replicas=replicas, num_replicas=num_replicas, lock=lock)
     return PreflightReport(
         recipe=recipe.name,
         torch=torch.__version__,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         replicas=replicas,
         topologies=tuple(found),
-        known=tuple(known(torch.__version__)),
+        known=tuple(facts),
         seconds=round(time.monotonic() - started_at, 1),
     )
+
+
+def _in_threads(
+    recipe: Recipe, device: torch.device, *, replicas: Replicas, num_replicas: int, lock: Lock
+) -> tuple[list[Topology], list[str]]:
+    """Return what threads of this process did, and what is known of this torch."""
+    from trainer.preflight.releases import known  # these load the compiler, which a launcher of ranks does not need
+    from trainer.preflight.threads import try_shared_code, try_threads
+
+    is_chosen = replicas == "shared-threads"
+    found = [] if is_chosen else try_threads(recipe, device, num_replicas=num_replicas, lock=lock)
+    return [*found, try_shared_code(num_replicas, is_chosen=is_chosen)], known(torch.__version__)
 
 
 @contextmanager

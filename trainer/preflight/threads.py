@@ -22,7 +22,7 @@ from trainer.recipe import Recipe
 from trainer.warmup import open_discipline
 
 T = TypeVar("T")
-WARM_S = 4.0
+WARM_S = 3.0
 NUM_SHARED_ENTRIES, NUM_SHARED_CALLS = 8, 8000
 
 
