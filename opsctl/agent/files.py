@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from opsctl.records.call import from_json, to_json
 
 T = TypeVar("T")
+_LEFTOVER_S = 3600.0  # nobody takes that long between two writes of one file
 
 
 def fsync_folder(folder: Path) -> None:
@@ -68,3 +73,25 @@ def read_record(cls: type[T], path: Path) -> T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return from_json(cls, json.loads(data))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all in it, also while somebody else removes it too."""
+    while path.is_symlink() or path.exists():
+        with contextlib.suppress(FileNotFoundError):  # the other one was quicker
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def stale(folder: Path, *patterns: str) -> Iterator[Path]:
+    """What writers that were killed left in `folder`: what fits a pattern and was not written for an hour."""
+    newest = time.time() - _LEFTOVER_S
+    for path in [found for pattern in patterns for found in folder.glob(pattern)]:
+        with contextlib.suppress(FileNotFoundError):  # its writer, or another sweep, has it
+            if path.lstat().st_mtime < newest:
+                yield path
+
+
+def sweep(folder: Path, *patterns: str) -> None:
+    """Remove all that."""
+    for path in stale(folder, *patterns):
+        remove(path)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from opsctl.agent.files import write_record
 from opsctl.agent.main import as_opsctl_error
 
+REQUEST = "request.json"
 RESULT = "result.json"
 ERROR = "error.json"
 METRICS = "metrics.jsonl"
@@ -54,6 +55,11 @@ class Progress:
         """Write a row into the run's log."""
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
+
+
+def request(folder: Path) -> Any:
+    """What the start of the job in `folder` asks of it, beside the words of its command."""
+    return json.loads((folder / REQUEST).read_text())
 
 
 def run(job: Callable[[Progress], Any], *, folder: Path) -> int:

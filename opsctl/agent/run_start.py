@@ -7,11 +7,12 @@ import os
 import re
 import secrets as randomness
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from opsctl.agent import baselines, gpus, leases, tmux
-from opsctl.agent.files import folder_mode, read_record, write_record
+from opsctl.agent.files import folder_mode, read_record, write_atomic, write_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.locks import held
 from opsctl.agent.main import agent_argv
@@ -31,8 +32,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _GPU_LOCK_WAIT_S = 60.0
 
 
-def start(call: Call, secrets: dict[str, str] | None = None) -> RunRecord:
+def start(call: Call, secrets: dict[str, str] | None = None, *, files: Mapping[str, bytes] | None = None) -> RunRecord:
     """Start the run that the request's `spec` describes; secrets come after it, unless given, and stay off the disk.
+
+    `files` lie in the run's folder, by their names there, before its job begins.
 
     Raises Busy (name or GPU taken), UsageError, MissingTool, and what kept the job from starting.
     """
@@ -53,7 +56,7 @@ def start(call: Call, secrets: dict[str, str] | None = None) -> RunRecord:
         uuids, notes = _lease(call.home, spec, run_id, operator=call.operator)
         spec = _noted(call, spec, (left, *notes))
         try:
-            return _launch(call.home, spec, run_id, uuids, secrets)
+            return _launch(call.home, spec, run_id, uuids, secrets, files or {})
         except BaseException:
             if not is_live(call.home.run(run_id)):
                 leases.release(call.home, run_id)
@@ -196,9 +199,18 @@ def fill_in(spec: RunSpec, folder: str, *, data: str) -> RunSpec:
     return replace(spec, argv=tuple(map(filled, spec.argv)), environment=environment)
 
 
-def _launch(home: Home, spec: RunSpec, run_id: str, uuids: tuple[str, ...], secrets: dict[str, str]) -> RunRecord:
+def _launch(
+    home: Home,
+    spec: RunSpec,
+    run_id: str,
+    uuids: tuple[str, ...],
+    secrets: dict[str, str],
+    files: Mapping[str, bytes],
+) -> RunRecord:
     paths = home.run(run_id)
     paths.folder.mkdir(mode=folder_mode(home.runs))
+    for name, data in files.items():
+        write_atomic(paths.folder / name, data)
     socket = tmux.socket_path(paths, uid=os.getuid())
     record = RunRecord(
         run_id=run_id,

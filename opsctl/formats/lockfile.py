@@ -69,6 +69,16 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def wheel_pin(file_name: str) -> tuple[str, str]:
+    """The distribution, normalised, and the version that a wheel's file name tells; "" for what it does not.
+
+    >>> wheel_pin("Foo_bar-1.0+cpu-py3-none-any.whl"), wheel_pin("odd.whl")
+    (('foo-bar', '1.0+cpu'), ('odd-whl', ''))
+    """
+    name, version = (*file_name.split("-"), "")[:2]
+    return normalised(name), version
+
+
 def parse_options(text: str, *, label: str) -> SetOptions:
     """The `# opsctl:` comments of a set or a lock; raises ConfigError naming `label` and line."""
     known = {"python", "platform", "torch-backend", "direct", "complete", "without", "set-sha256"}

@@ -52,6 +52,7 @@ def rebuild(
     if plan.outcome is not None:
         return Rebuilt(plan.outcome, notes=(*notes, *plan.outcome.notes))
     drifted = tuple(f"{one.env_id} has drifted in {len(one.drifts)} places; built anew" for one in plan.drifted)
+    request = replace(request, drifted=tuple(one.env_id for one in plan.drifted))
     if wheelhouse is not None:
         request = _with_wheels(workspace, request, wheelhouse, on_progress)
     run = _start(workspace, request, plan.machine, on_progress=on_progress)

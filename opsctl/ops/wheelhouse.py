@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.errors import CheckFailed
-from opsctl.formats.lockfile import Pin, normalised
+from opsctl.formats.lockfile import Pin, wheel_pin
 from opsctl.ops.jobs import OnProgress, reconnecting
 from opsctl.ops.local_file import pieces, sha256_of_file
 from opsctl.ops.workspace import Workspace
@@ -22,8 +22,7 @@ def chosen(folder: Path, pins: tuple[Pin, ...], *, label: str) -> tuple[Wheel, .
     """
     by_package: dict[tuple[str, str], list[Path]] = {}
     for path in sorted(folder.glob("*.whl")):
-        name, version = (*path.name.split("-"), "", "")[:2]
-        by_package.setdefault((normalised(name), version), []).append(path)
+        by_package.setdefault(wheel_pin(path.name), []).append(path)
     found: dict[str, Wheel] = {}
     missing: list[str] = []
     for pin in pins:

@@ -267,6 +267,7 @@ class EnvRequest:
     sources: Sources = field(default_factory=Sources)
     ca_pem: str = ""  # certificates that the operator's side brings, instead of those that `sources` name
     tool: Tool | None = None
+    drifted: tuple[str, ...] = ()  # ids that the plan found drifted: a job need not look again
 
 
 @dataclass(frozen=True)

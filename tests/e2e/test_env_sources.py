@@ -26,8 +26,11 @@ class _Guarded(http.server.SimpleHTTPRequestHandler):
     """Wheels for those who know the password; everybody is noted."""
 
     seen: list[str]
+    may_send: threading.Event
 
     def do_GET(self) -> None:
+        if self.path.endswith(".whl"):
+            self.may_send.wait(20)
         wanted = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         self.seen.append(self.path)
         if self.headers.get("Authorization") == wanted:
@@ -55,9 +58,17 @@ def _serving(handler: Any) -> Iterator[int]:
 
 
 @pytest.fixture
-def guarded(envs: Envs) -> Iterator[int]:
+def may_send() -> threading.Event:
+    """Whether the server sends wheels; cleared, it lets everybody wait."""
+    event = threading.Event()
+    event.set()
+    return event
+
+
+@pytest.fixture
+def guarded(envs: Envs, may_send: threading.Event) -> Iterator[int]:
     """The port of a server that gives wheels only to those who know the password."""
-    handler = type("Guarded", (_Guarded,), {"seen": []})
+    handler = type("Guarded", (_Guarded,), {"seen": [], "may_send": may_send})
     with _serving(functools.partial(handler, directory=str(envs.wheels))) as port:
         yield port
 
@@ -102,21 +113,20 @@ def test_a_wrong_password_is_told_without_it(envs: Envs, guarded: int, monkeypat
     assert _holding(b"wrong-w0rd", envs.home, envs.uv_cache) == []
 
 
-def test_no_process_and_no_file_of_the_moment_shows_a_password(
-    envs: Envs, guarded: int, monkeypatch: pytest.MonkeyPatch
+def test_no_process_and_no_request_of_a_job_shows_a_password(
+    envs: Envs, guarded: int, may_send: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_OFFLINE", "0")
     _from(envs, f"http://{USER}:{PASSWORD}@127.0.0.1:{guarded}/")
     seen: list[bytes] = []
-    plans: list[bytes] = []
     is_over = threading.Event()
+    may_send.clear()  # so that uv is still there when somebody looks
 
     def look() -> None:
         while not is_over.wait(0.002):
             seen.extend(line for line in _command_lines() if str(envs.home).encode() in line)
-            for path in envs.home.glob("envs/.plan-*"):
-                with contextlib.suppress(OSError):  # it is there for a moment only
-                    plans.append(path.read_bytes())
+            if any(b"sync" in line for line in seen):
+                may_send.set()
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -124,8 +134,9 @@ def test_no_process_and_no_file_of_the_moment_shows_a_password(
     is_over.set()
     watcher.join()
     assert any(b"sync" in line for line in seen), "uv was seen at work"
-    assert any(b"tiny" in plan for plan in plans), "the plan was seen"
-    assert [text for text in seen + plans if PASSWORD.encode() in text] == []
+    (request,) = envs.home.glob("runs/*/request.json")
+    assert "tiny" in request.read_text(), "what the job was asked"
+    assert [text for text in (*seen, request.read_bytes()) if PASSWORD.encode() in text] == []
 
 
 def test_a_variable_that_is_not_set_is_named(envs: Envs) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,6 @@ from opsctl.agent.cache.conditions import machine_conditions, with_threads
 from opsctl.agent.cache.live import LivePaths, ensure_live, key_for, listing, read_key, read_warmed, remember_warmed
 from opsctl.agent.cache.snapshot import cache_lock
 from opsctl.agent.env.place import place
-from opsctl.agent.files import write_record
 from opsctl.agent.home import Home
 from opsctl.agent.job_command import asked, read_report, run_command
 from opsctl.agent.job_start import start_job
@@ -32,16 +29,11 @@ def prewarm(call: Call) -> Any:
     spec, env = asked(call)
     live = ensure_live(call.home, key_for(call.home, env=env.env_id if env else "", uses_env=env is not None))
     place_of_env = str(place(env.root)) if env else ""
-    conditions = call.home.live_caches / f".conditions-{os.getpid()}.json"  # too many for the words of a command
-    write_record(conditions, {**call.request.get("conditions", {}), **machine_conditions(place_of_env)})
-    words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator, str(conditions))
+    conditions = {**call.request.get("conditions", {}), **machine_conditions(place_of_env)}
+    words = ("job", "cache-prewarm", str(live.root), call.request["job"], call.operator)
     argv = (*agent_argv(), *words, "--", *spec.argv)
     located = replace(spec, argv=argv, env=str(env.root) if env else "", cache_dir=str(live.root))
-    try:
-        return start_job(call, located, has_placeholders=True)
-    except BaseException:
-        conditions.unlink(missing_ok=True)
-        raise
+    return start_job(call, located, has_placeholders=True, request=conditions)
 
 
 def is_warm(report: dict[str, Any], num_new_files: int) -> bool | None:
@@ -90,10 +82,9 @@ def warm(
 
 
 def main(arguments: list[str]) -> int:
-    """`AGENT job cache-prewarm LIVE JOB OPERATOR CONDITIONS -- WORD...`."""
-    live, job, operator, file, _, *argv = arguments
-    conditions: dict[str, str] = json.loads(Path(file).read_text())
-    Path(file).unlink()
+    """`AGENT job cache-prewarm LIVE JOB OPERATOR -- WORD...`; its request holds the conditions."""
+    live, job, operator, _, *argv = arguments
+    conditions: dict[str, str] = jobs.request(Path.cwd())
 
     def work(progress: jobs.Progress) -> Warmed:
         return warm(LivePaths(Path(live)), job, tuple(argv), progress, operator=operator, conditions=conditions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -16,7 +15,8 @@ from opsctl.agent.cache.archive import gzip_codec, zstd_codec
 from opsctl.agent.cache.snapshots import pythons
 from opsctl.agent.env import adopt_look
 from opsctl.agent.env.adopt_archive import FOLDER, Tree, pack, tree
-from opsctl.agent.files import folder_mode, write_atomic, write_record
+from opsctl.agent.env.layout import EnvPaths
+from opsctl.agent.files import folder_mode, fsync_folder, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
@@ -34,26 +34,16 @@ def adopt(call: Call) -> Any:
     """Start the job that adopts the venv at request["path"]: {"run": RunRecord}; raises UsageError for all else."""
     call.home.ensure()
     root = adopt_look.venv_at(str(call.request["path"]), call.home)
-    adopt_look.site_packages(root)
-    plan = call.home.envs / f".adopt-{os.getpid()}.json"
-    body = {"home": str(call.home.root), "operator": call.operator, "path": str(root)}
-    write_atomic(plan, json.dumps(body).encode())
-    argv = (*agent_argv(), "job", "env-adopt", str(plan))
+    EnvPaths(root).site_packages()  # what has none, or several, is told before anything is started
+    argv = (*agent_argv(), "job", "env-adopt", str(call.home.root), str(root), call.operator)
     spec = RunSpec(RUN_NAME, argv, kind="adopt", operator=call.operator, why=f"env adopt of {root}")
-    try:
-        return {"run": start_job(call, spec)}
-    except BaseException:
-        plan.unlink(missing_ok=True)
-        raise
+    return {"run": start_job(call, spec)}
 
 
 def main(arguments: list[str]) -> int:
-    """`AGENT job env-adopt PLAN`: PLAN holds home, operator and path; it is removed once read."""
-    plan = Path(arguments[0])
-    data = json.loads(plan.read_text())
-    plan.unlink()
-    home, root = Home.at(data["home"]), Path(data["path"])
-    return jobs.run(lambda progress: take(home, root, progress, operator=data["operator"]), folder=Path.cwd())
+    """`AGENT job env-adopt HOME PATH OPERATOR`."""
+    home, root, operator = arguments
+    return jobs.run(lambda progress: take(Home.at(home), Path(root), progress, operator=operator), folder=Path.cwd())
 
 
 def take(home: Home, root: Path, progress: jobs.Progress, *, operator: str) -> Adopted:
@@ -98,7 +88,7 @@ def _ensure_room(home: Home, found: Tree) -> None:
 def _save(
     home: Home, root: Path, before: Tree, python: str, progress: jobs.Progress, *, operator: str
 ) -> tuple[Path, AdoptedArchive]:
-    """Write the archive, then the record, which makes it stand."""
+    """Write the archive aside, then the record, then put the archive in its place, which makes it stand."""
     home.adopted.mkdir(mode=folder_mode(home.root), exist_ok=True)
     for leftover in home.adopted.glob(".*.part"):  # of a job that was ended: only one works at a time
         leftover.unlink()
@@ -130,10 +120,11 @@ def _save(
             size_mib=round(before.num_bytes / 2**20, 1),
             files=files,
         )
+        write_record(record_path(home, archive_id), record)
         part.replace(archive)
+        fsync_folder(home.adopted)
     finally:
         part.unlink(missing_ok=True)
-    write_record(record_path(home, archive_id), record)
     return archive, record
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from opsctl.agent.env.adopt_archive import Tree
+from opsctl.agent.env.layout import EnvPaths
 from opsctl.agent.env.manifest import Seen, source_of
 from opsctl.agent.env.origins import read_origin
 from opsctl.agent.env.python import facts
@@ -72,17 +73,9 @@ def python_of(root: Path) -> tuple[str, tuple[str, ...]]:
     return ".".join(version.split(".")[:3]), (f"{root / 'bin' / 'python'} does not start any more",)
 
 
-def site_packages(root: Path) -> Path:
-    """The folder that distributions lie in; raises UsageError where there is not exactly one."""
-    found = [path for path in sorted((root / "lib").glob("python3*/site-packages")) if path.is_dir()]
-    if len(found) != 1:
-        raise UsageError(f"{root} has {len(found)} site-packages folders instead of one")
-    return found[0]
-
-
 def look(root: Path, found: Tree, hashes: dict[str, str]) -> tuple[tuple[AdoptedDistribution, ...], tuple[str, ...]]:
     """The distributions, and the files in site-packages that none of them owns; `hashes` are those of the archive."""
-    packages = site_packages(root)
+    packages = EnvPaths(root).site_packages()
     installed = distributions(root, packages)
     files = {
         path: Seen(one.st_size, one.st_mtime_ns, "" if stat.S_ISLNK(one.st_mode) else None)
@@ -182,7 +175,7 @@ def outside(root: Path) -> tuple[str, ...]:
     said = options(root)
     if said.get("include-system-site-packages", "false").lower() == "true":
         found.append("it also imports what is installed in the system's own Python (include-system-site-packages)")
-    for file in sorted(site_packages(root).glob("*.pth")):
+    for file in sorted(EnvPaths(root).site_packages().glob("*.pth")):
         found += [f"{file.name} adds {row}" for row in _added_folders(file) if not _is_below(root, file.parent / row)]
     interpreter = root / "bin" / "python"
     if interpreter.is_symlink():

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,15 +14,15 @@ from opsctl.agent import jobs
 from opsctl.agent.cache.key import remember_key
 from opsctl.agent.env import proof, space
 from opsctl.agent.env.bytecode import Bytecode
-from opsctl.agent.env.install import Installed, InstallWatch, install
+from opsctl.agent.env.install import Installed, InstallWatch, install, refuse_hard_links
 from opsctl.agent.env.layout import EnvPaths, flip
-from opsctl.agent.env.manifest import VENV, Entry, Manifest, entries, listing, totals
-from opsctl.agent.env.manifest import write as write_manifest
+from opsctl.agent.env.manifest import VENV, Manifest, dumped, entries, listing, totals
 from opsctl.agent.env.plan import LOCK_NAME, Wanted, understand, understood, use_standing
 from opsctl.agent.env.users import abandoned
 from opsctl.agent.env.uv import Uv
 from opsctl.agent.env.wheels import owners
-from opsctl.agent.files import folder_mode, write_atomic, write_record
+from opsctl.agent.env.workers import workers
+from opsctl.agent.files import folder_mode, remove, sweep, write_atomic, write_record
 from opsctl.agent.hashing import digests
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
@@ -49,20 +50,24 @@ class Build:
         """Fill and prove the folder; everything is on disk at the end, and nothing is active yet."""
         write_atomic(self.paths.lock, self.request.lock.encode(), mode=0o644)
         write_atomic(self.paths.exact, exact_requirements(self.wanted.pins).encode())
-        installed = self._install()
-        self.paths.exact.unlink()
-        self._compile(installed)
-        with space.flushed_meanwhile(self.paths.root):  # not before: new files wait for a disk that is being flushed
+        with workers() as pool:
+            installed = self._install(pool)
+            self.paths.exact.unlink()
+            self._compile(installed, pool)
+        # not before: new files wait for a disk that is being flushed
+        with space.flushed_meanwhile(self.paths.root), ThreadPoolExecutor(1) as beside:
+            drafting = beside.submit(_manifest, installed)
             proven = self._prove(installed)
-            manifest = self._manifest(installed)
+            proved = self._looked_again(installed)
         record = self._record(installed, proven)
         self.progress.phase("write", "manifest, and all of it to disk")
-        write_manifest(self.paths.manifest, manifest)
+        manifest, data = drafting.result() if proved is installed else _manifest(proved)
+        write_atomic(self.paths.manifest, data)
         space.flush(self.paths.root)
         write_record(self.paths.record, record)
         return installed, record, manifest
 
-    def _install(self) -> Installed:
+    def _install(self, pool: Executor) -> Installed:
         uv = self._uv()
         if len(self.sizes) < len(self.wanted.pins) / 2 and not self.sources.is_offline:
             self.progress.phase("space", "asking the index how large the packages are")
@@ -75,7 +80,8 @@ class Build:
             self.progress, self.paths.site_packages(), num_packages=len(self.wanted.pins), sizes=self.sizes
         )
         self.progress.phase("install", f"{len(self.wanted.pins)} packages")
-        return install(self.paths, replace(uv, say=watch.row), self.wanted.pins, self.progress, watch)
+        uv = replace(uv, say=watch.row)
+        return install(self.paths, uv, self.wanted.pins, pool=pool, progress=self.progress, watch=watch)
 
     def _uv(self) -> Uv:
         pinned = self.wanted.version_of("torch")
@@ -84,18 +90,18 @@ class Build:
         )
         return Uv(tool_path(self.home, self.request.tool), self.paths.python, self.progress.log, sources=variables)
 
-    def _compile(self, installed: Installed) -> None:
+    def _compile(self, installed: Installed, pool: Executor) -> None:
         """Write the bytecode of everything; a source that does not parse stays without."""
         self.progress.phase("compile", "bytecode")
         packs = Bytecode(self.home, self.wanted.python)
-        packs.fill(self.paths.root, installed, self.progress, interpreter=self.paths.python)
+        packs.fill(self.paths.root, installed, self.progress, interpreter=self.paths.python, pool=pool)
 
     def _prove(self, installed: Installed) -> dict[str, str]:
         self.progress.phase("prove", "imports, versions and devices")
         versions = {one.name: one.version for one in installed.distributions}
         asked = self.request.direct or self.wanted.options.direct
         direct = tuple(name for name in asked if name in versions)
-        answer = proof.ask(self.paths.python, distributions=direct, torch="torch" in versions)
+        answer = proof.ask_all(self.paths.python, distributions=direct, torch="torch" in versions)
         if broken := proof.problems(answer, versions, num_gpus=proof.num_gpus_by_driver()):
             raise CheckFailed(
                 "the environment was built and does not work:\n" + "\n".join(broken),
@@ -104,16 +110,14 @@ class Build:
         remember_key(self.paths, answer)
         return proof.summary(answer)
 
-    def _manifest(self, installed: Installed) -> Manifest:
-        """Of what lies there now; what was not touched since its check is not hashed again."""
+    def _looked_again(self, installed: Installed) -> Installed:
+        """What lies there now; what was not touched since its check is not hashed again."""
         now, before = listing(self.paths.root), installed.files.files
+        refuse_hard_links(now)
+        if now.files == before:
+            return installed
         changed = [path for path, seen in now.files.items() if seen.link is None and before.get(path) != seen]
-        hashes = {**installed.hashes, **dict(digests(self.paths.root, changed))}
-        owned = owners(installed.distributions)
-        by_owner: dict[str, dict[str, Entry]] = {}
-        for path, entry in entries(now.files, hashes).items():
-            by_owner.setdefault(owned.get(path, VENV), {})[path] = entry
-        return by_owner
+        return replace(installed, files=now, hashes={**installed.hashes, **dict(digests(self.paths.root, changed))})
 
     def _record(self, installed: Installed, proven: dict[str, str]) -> EnvRecord:
         return EnvRecord(
@@ -128,13 +132,21 @@ class Build:
         )
 
 
-def _sweep(home: Home, progress: jobs.Progress) -> None:
+def _manifest(installed: Installed) -> tuple[Manifest, bytes]:
+    """The manifest of what is installed, and as its file holds it."""
+    owned = owners(installed.distributions)
+    by_owner: Manifest = {}
+    for path, entry in entries(installed.files.files, installed.hashes).items():
+        by_owner.setdefault(owned.get(path, VENV), {})[path] = entry
+    return by_owner, dumped(by_owner)
+
+
+def sweep_envs(home: Home, progress: jobs.Progress) -> None:
     """Remove what killed builds left behind; nobody can be using a build without a record."""
+    sweep(home.envs, ".*.part", ".clone-*")
     for leftover in abandoned(home):
         progress.phase("sweep", f"removing {leftover.name}, left by a build that was ended")
-        shutil.rmtree(leftover)
-    for part in home.envs.glob(".active.*.part"):
-        part.unlink()
+        remove(leftover)
 
 
 def _fresh_folder(home: Home, fingerprint: str) -> Path:
@@ -198,28 +210,27 @@ def build(home: Home, request: EnvRequest, progress: jobs.Progress, *, operator:
         if left:
             progress.phase("lock", left)
         wanted = _understand(home, request, progress)
-        ready, drifted = use_standing(home, wanted)
+        ready, drifted = use_standing(home, wanted, known_drifted=request.drifted)
         if ready is not None:
             return ready
         for found in drifted:
             progress.log(f"{found.env_id} has drifted in {len(found.drifts)} places; building it anew")
-        _sweep(home, progress)
+        sweep_envs(home, progress)
         return _build_fresh(home, request, wanted, progress)
 
 
 def main(arguments: list[str]) -> int:
-    """`AGENT job env-build PLAN`: PLAN holds home, operator and request, and is removed once read.
+    """`AGENT job env-build`: its request holds home, operator and the EnvRequest.
 
     Where files come from is in the environment, since credentials may stand in it.
     """
-    plan = Path(arguments[0])
-    data = json.loads(plan.read_text())
-    plan.unlink()
+    folder = Path.cwd()
+    data = jobs.request(folder)
     sources = from_json(Sources, json.loads(os.environ.pop(SOURCES_VARIABLE)))
     request = replace(from_json(EnvRequest, data["request"]), sources=sources)
     if request.ca_pem:
-        bundle = Path.cwd() / "ca-bundle.pem"
+        bundle = folder / "ca-bundle.pem"
         bundle.write_text(request.ca_pem)
         request = replace(request, sources=replace(sources, ca_bundle=str(bundle)))
     home = Home.at(data["home"])
-    return jobs.run(lambda progress: build(home, request, progress, operator=data["operator"]), folder=Path.cwd())
+    return jobs.run(lambda progress: build(home, request, progress, operator=data["operator"]), folder=folder)

@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
+import mmap
 import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.agent.env.install import Installed
-from opsctl.agent.env.manifest import Seen
 from opsctl.agent.env.python import Python
 from opsctl.agent.env.scripts import program
-from opsctl.agent.files import folder_mode
+from opsctl.agent.files import folder_mode, sweep
 from opsctl.agent.home import Home
 from opsctl.agent.jobs import Progress
 from opsctl.errors import CommandFailed
@@ -77,7 +79,7 @@ def packed(members: dict[str, bytes]) -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-def unpacked(pack: bytes) -> Iterator[tuple[str, memoryview]]:
+def unpacked(pack: bytes | mmap.mmap) -> Iterator[tuple[str, memoryview]]:
     """The members of a pack; raises ValueError where it is not what was written.
 
     >>> [(name, bytes(data)) for name, data in unpacked(packed({"a.py": b"x", "b.py": b"yz"}))]
@@ -102,15 +104,20 @@ class Bytecode:
         version = python.version.split(".")
         self._cache_tag = f"cpython-{version[0]}{version[1]}"
 
-    def fill(self, root: Path, installed: Installed, progress: Progress, *, interpreter: Path) -> None:
+    def fill(self, root: Path, installed: Installed, progress: Progress, *, interpreter: Path, pool: Executor) -> None:
         """Give every source of the environment at `root` its bytecode: from packs, and compiled where there is none."""
         for path in installed.files.bytecode:  # brought by a wheel or a cache, and never held against a RECORD
             (root / path).unlink()
-        missing: list[Sources] = []
-        everything = list(sources(installed))
-        for some in everything:
-            if not self._restore(root, some, installed.files.files):
-                missing.append(some)
+        everything = sorted(sources(installed), key=lambda some: -len(some.hashes))
+        times = {path: seen.mtime_ns for path, seen in installed.files.files.items()}
+        restored = pool.map(
+            _restore,
+            map(self._pack, everything),
+            itertools.repeat(str(root)),
+            ({path: times[path] for path in some.hashes} for some in everything),
+            itertools.repeat(self._cache_tag),
+        )
+        missing = [some for some, is_there in zip(everything, restored, strict=True) if not is_there]
         if missing:
             _compile(root, [path for some in missing for path in some.hashes], progress, interpreter)
             self._keep(root, missing)
@@ -118,23 +125,6 @@ class Bytecode:
 
     def _pack(self, some: Sources) -> Path:
         return self._folder / f"{key(some, self._python)}{_SUFFIX}"
-
-    def _restore(self, root: Path, some: Sources, files: dict[str, Seen]) -> bool:
-        """Write a distribution's bytecode from its pack; False where none fits, and then none is left."""
-        pack = self._pack(some)
-        try:
-            members = [(path, data) for path, data in unpacked(pack.read_bytes()) if path in some.hashes]
-        except FileNotFoundError:
-            return False
-        except (ValueError, OSError):
-            pack.unlink(missing_ok=True)
-            return False
-        for folder in {path.rpartition("/")[0] for path, _ in members}:
-            (root / folder / "__pycache__").mkdir(exist_ok=True)
-        for path, data in members:
-            _write(f"{root}/{compiled_path(path, self._cache_tag)}", data, files[path].mtime_ns)
-        os.utime(pack)
-        return True
 
     def _keep(self, root: Path, compiled: list[Sources]) -> None:
         self._folder.mkdir(mode=self._mode, parents=True, exist_ok=True)
@@ -152,9 +142,33 @@ class Bytecode:
                 return
 
     def _forget_old(self) -> None:
+        sweep(self._folder, "*.part")
         for pack in self._folder.glob(f"*{_SUFFIX}"):
             if pack.stat().st_mtime < time.time() - _UNUSED_S:
                 pack.unlink()
+
+
+def _restore(pack: Path, root: str, times: dict[str, int], cache_tag: str) -> bool:
+    """Write bytecode from a pack, for sources of these times; False where none fits, and then none is left."""
+    try:
+        members = [(path, data) for path, data in unpacked(_mapped(pack)) if path in times]
+    except FileNotFoundError:
+        return False
+    except (ValueError, OSError):
+        pack.unlink(missing_ok=True)
+        return False
+    for folder in {path.rpartition("/")[0] for path, _ in members}:
+        Path(root, folder, "__pycache__").mkdir(exist_ok=True)
+    for path, data in members:
+        _write(f"{root}/{compiled_path(path, cache_tag)}", data, times[path])
+    os.utime(pack)
+    return True
+
+
+def _mapped(pack: Path) -> mmap.mmap:
+    """The file's bytes where they lie in memory anyway; raises ValueError for an empty one."""
+    with pack.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _write(path: str, data: memoryview, mtime_ns: int) -> None:

@@ -6,15 +6,16 @@ import contextlib
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from opsctl.agent.env.copies import own_copies
 from opsctl.agent.env.layout import EnvPaths
 from opsctl.agent.env.manifest import Listing, listing
 from opsctl.agent.env.uv import Uv
-from opsctl.agent.env.wheels import Distribution, Mismatch, check_pins, distributions, mismatches
-from opsctl.agent.hashing import digests
+from opsctl.agent.env.wheels import Distribution, Mismatch, check_pins, mismatches, parse_infos, read_infos
 from opsctl.agent.jobs import Progress
 from opsctl.errors import CommandFailed, DiskFull
 from opsctl.formats.lockfile import Pin, normalised
@@ -123,15 +124,30 @@ def arrived_text(names: set[str], num_packages: int, sizes: dict[str, int]) -> T
     return Told(text=f"{text}, {done:.0f} of {total:.0f} MiB", done=round(done, 1), total=round(total, 1))
 
 
-def _look_at(paths: EnvPaths, site_packages: Path) -> tuple[Listing, dict[str, str], tuple[Distribution, ...]]:
-    files = listing(paths.root)
-    regular = [path for path, seen in files.files.items() if seen.link is None]
-    return files, dict(digests(paths.root, regular)), distributions(paths.root, site_packages)
+@dataclass(frozen=True)
+class _Check:
+    """Holds what was installed against its wheels, once every file of it has bytes of its own."""
 
+    paths: EnvPaths
+    venv: frozenset[str]  # what was there before
+    pool: Executor
+    progress: Progress
 
-def _wrong(paths: EnvPaths, site_packages: Path, venv: frozenset[str]) -> tuple[Installed, tuple[Mismatch, ...]]:
-    files, hashes, found = _look_at(paths, site_packages)
-    return Installed(files, hashes, found), mismatches(paths.root, found, files.files, hashes, venv)
+    def look(self) -> tuple[Installed, tuple[Mismatch, ...]]:
+        """What lies there now, and what of it is not as its wheel says."""
+        self.progress.phase("check", "every file against its wheel's RECORD")
+        root = self.paths.root
+        infos, seen = read_infos(root, self.paths.site_packages()), listing(root)
+        with ThreadPoolExecutor(1) as beside:
+            parsing = beside.submit(parse_infos, infos)  # their texts are here: the files are on the move
+            owned = own_copies(self.pool, root, seen.files, told=self._told)
+            found = parsing.result()
+        wrong = mismatches(root, found, owned.files, owned.hashes, self.venv)
+        return Installed(Listing(owned.files, seen.bytecode), owned.hashes, found), wrong
+
+    def _told(self, done: int, total: int) -> None:
+        done_mib, total_mib = done / 2**20, total / 2**20
+        self.progress.phase("check", f"{total_mib:.0f} MiB", done=round(done_mib, 1), total=round(total_mib, 1))
 
 
 def poisoned(wrong: tuple[Mismatch, ...]) -> tuple[str, ...]:
@@ -172,23 +188,24 @@ def _heal(paths: EnvPaths, uv: Uv, wrong: tuple[Mismatch, ...]) -> None:
         ) from None
 
 
-def _refuse_hard_links(files: Listing) -> None:
+def refuse_hard_links(files: Listing) -> None:
+    """Raise CommandFailed for a file that has another name: an edit of it would reach whatever shares its bytes."""
     for path, seen in files.files.items():
         if seen.link is None and seen.num_names > 1:
             raise CommandFailed(
-                f"{path} shares its bytes with {seen.num_names - 1} other files: uv made hard links",
+                f"{path} shares its bytes with {seen.num_names - 1} other files",
                 hint="an edit in the environment would reach uv's cache; this is a fault of opsctl, please report it",
             )
 
 
-def install(paths: EnvPaths, uv: Uv, pins: tuple[Pin, ...], progress: Progress, watch: InstallWatch) -> Installed:
+def install(
+    paths: EnvPaths, uv: Uv, pins: tuple[Pin, ...], *, pool: Executor, progress: Progress, watch: InstallWatch
+) -> Installed:
     """Fill the empty environment; raises CommandFailed or DiskFull, and then it is of no use."""
-    site_packages = paths.site_packages()
-    venv = frozenset(listing(paths.root).files)
+    check = _Check(paths, frozenset(listing(paths.root).files), pool, progress)
     with watch.looking():
         uv.sync(paths.exact)
-    progress.phase("check", "every file against its wheel's RECORD")
-    installed, wrong = _wrong(paths, site_packages, venv)
+    installed, wrong = check.look()
     notes: tuple[str, ...] = ()
     if wrong:
         notes = poisoned(wrong)
@@ -196,10 +213,9 @@ def install(paths: EnvPaths, uv: Uv, pins: tuple[Pin, ...], progress: Progress, 
             progress.log(f"warning: {note}")
         progress.phase("heal", "fetching changed packages anew")
         _heal(paths, uv, wrong)
-        installed, wrong = _wrong(paths, site_packages, venv)
+        installed, wrong = check.look()
         # fresh from a wheel whose hash the lock names: what still differs is the wheel's own RECORD
         notes += tuple(f"{one.distribution}: its own RECORD is wrong about {one.path}" for one in wrong)
-    _refuse_hard_links(installed.files)
     if odd := check_pins(installed.distributions, pins):
         raise CommandFailed(f"the environment is not what the lock names: {'; '.join(odd)}")
     return Installed(installed.files, installed.hashes, installed.distributions, notes)

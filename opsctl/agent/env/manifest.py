@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from opsctl.agent.env.layout import OWN_FILES
-from opsctl.agent.files import write_atomic
 
 VENV = "(virtual environment)"  # owns what is there before anything is installed
 _SCHEMA = 1
@@ -93,15 +92,14 @@ def entries(files: dict[str, Seen], hashes: dict[str, str]) -> dict[str, Entry]:
     }
 
 
-def write(path: Path, manifest: Manifest) -> None:
-    """Put the manifest on disk, atomically; a file is one short list, since there are tens of thousands."""
+def dumped(manifest: Manifest) -> bytes:
+    """The manifest as its file holds it; an entry is one short list, since there are tens of thousands."""
     rows = {
         owner: {name: [one.size, one.mtime_ns, one.sha256 if one.link is None else f"-> {one.link}"]
                 for name, one in files.items()}
         for owner, files in manifest.items()
     }  # fmt: skip
-    body = {"schema": _SCHEMA, "distributions": rows}
-    write_atomic(path, json.dumps(body, separators=(",", ":")).encode())
+    return json.dumps({"schema": _SCHEMA, "distributions": rows}, separators=(",", ":")).encode()
 
 
 def read(path: Path) -> Manifest:

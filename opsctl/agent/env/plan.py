@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from opsctl.agent.env.layout import EnvPaths, active, flip, standing
@@ -78,14 +79,20 @@ def _outcome(paths: EnvPaths, record: EnvRecord, found: EnvCheck, *, was_active:
     )
 
 
-def use_standing(home: Home, wanted: Wanted) -> tuple[EnvOutcome | None, tuple[EnvCheck, ...]]:
-    """Make an environment of this fingerprint that verifies the active one.
+def use_standing(
+    home: Home, wanted: Wanted, *, known_drifted: Collection[str] = ()
+) -> tuple[EnvOutcome | None, tuple[EnvCheck, ...]]:
+    """Make an environment of this fingerprint that verifies the active one; those `known_drifted` are passed by.
 
-    Returns it, or None, and what was found drifted; the active one is tried first, then newer ones.
+    Returns it, or None, and what else was found drifted; the active one is tried first, then newer ones.
     """
     started = time.monotonic()
     now = active(home)
-    fitting = [(paths, record) for paths, record in standing(home) if record.fingerprint == wanted.fingerprint]
+    fitting = [
+        (paths, record)
+        for paths, record in standing(home)
+        if record.fingerprint == wanted.fingerprint and paths.env_id not in known_drifted
+    ]
     fitting.sort(key=lambda pair: (pair[0] == now, pair[1].created), reverse=True)
     drifted: list[EnvCheck] = []
     for paths, record in fitting:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ def ask(python: Path, *, distributions: tuple[str, ...] = (), torch: bool) -> An
             hint="a library crashed while it was imported",
         ) from None
     return answer
+
+
+def ask_all(python: Path, *, distributions: tuple[str, ...], torch: bool) -> Answer:
+    """The same of several, torch in a process of its own beside the others, since its import takes longest."""
+    alone = tuple(name for name in distributions if torch and name == "torch")
+    others = tuple(name for name in distributions if name not in alone)
+    requests = [(others, False), *([(alone, True)] if torch else [])]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        answers = list(pool.map(lambda asked: ask(python, distributions=asked[0], torch=asked[1]), requests))
+    found = {name: one for answer in answers for name, one in answer["distributions"].items()}
+    return {**answers[-1], "distributions": {name: found[name] for name in distributions}}
 
 
 def num_gpus_by_driver() -> int | None:

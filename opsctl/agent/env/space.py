@@ -15,9 +15,10 @@ from pathlib import Path
 
 from opsctl.agent.env.layout import standing
 from opsctl.agent.env.manifest import read_or_empty
+from opsctl.agent.files import sweep
 from opsctl.agent.home import Home
 from opsctl.errors import DiskFull
-from opsctl.formats.lockfile import Pin, normalised
+from opsctl.formats.lockfile import Pin, wheel_pin
 
 _FICLONE = 0x40049409
 _SPARE_BYTES = 8 << 20
@@ -37,10 +38,10 @@ def from_wheels(pins: tuple[Pin, ...], folders: tuple[Path, ...]) -> dict[str, i
     wanted = {(pin.name, pin.version) for pin in pins}
     largest: dict[str, int] = {}
     for wheel in (path for folder in folders for path in folder.glob("*.whl")):
-        name, version = (*wheel.name.split("-"), "", "")[:2]
-        if (normalised(name), version) in wanted:
+        name, version = wheel_pin(wheel.name)
+        if (name, version) in wanted:
             with contextlib.suppress(zipfile.BadZipFile):  # uv refuses it later, by name
-                largest[normalised(name)] = max(largest.get(normalised(name), 0), unpacked_bytes(wheel))
+                largest[name] = max(largest.get(name, 0), unpacked_bytes(wheel))
     return largest
 
 
@@ -80,24 +81,39 @@ def ensure_room(home: Home, needed_bytes: int) -> None:
 
 
 def link_mode(source: Path, target: Path) -> str:
-    """`clone` where the file system shares blocks between these folders, else `copy`; never a hard link.
+    """How uv can fill an environment at `target` from its cache at `source` without copying a byte.
 
-    Asked here, since uv's own clone mode falls back to hard links: an edit in an environment would
-    reach uv's cache, and from there every later environment.
+    `clone` where the file system shares blocks between these folders, `hardlink` where a file may have a name in each,
+    else `copy`. Asked here, since uv falls back from one to the other without a word.
     """
-    probe, copy = source / f".clone-{os.getpid()}", target / f".clone-{os.getpid()}"
+    probe, name = source / f".clone-{os.getpid()}", target / f".clone-{os.getpid()}"
     try:
+        sweep(source, ".clone-*")
         probe.write_bytes(b"x" * 4096)
-        with probe.open("rb") as old, copy.open("wb") as new:
-            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        return "clone" if _clones(probe, name) else "hardlink" if _links(probe, name) else "copy"
     except OSError:
         return "copy"
-    else:
-        return "clone"
     finally:
-        for path in (probe, copy):
+        for path in (probe, name):
             with contextlib.suppress(OSError):  # it was not made, or its folder cannot be written
                 path.unlink()
+
+
+def _clones(probe: Path, name: Path) -> bool:
+    try:
+        with probe.open("rb") as old, name.open("wb") as new:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+    except OSError:
+        name.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _links(probe: Path, name: Path) -> bool:
+    with contextlib.suppress(OSError):  # another file system, or one without such links
+        name.hardlink_to(probe)
+        return True
+    return False
 
 
 def flush(folder: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opsctl.errors import CommandFailed
@@ -47,7 +47,9 @@ class Uv:
         """Install these distributions anew from freshly fetched files, past uv's cache."""
         again = tuple(word for name in names for word in ("--reinstall-package", name))
         words = ("pip", "sync", "--no-cache", "--require-hashes", "--only-binary", ":all:", *again, str(lock))
-        self._run(words, *self._common(), lock=lock)
+        self._run(
+            words, *replace(self, link_mode="copy")._common(), lock=lock
+        )  # its cache of the moment lies elsewhere
 
     def venv(self, interpreter: str, folder: Path) -> None:
         """Make an empty virtual environment in a folder that is there and empty."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from opsctl.agent.env.manifest import read_totals
 from opsctl.agent.env.plan import understood
 from opsctl.agent.env.users import users
 from opsctl.agent.env.verify import check, resolve
-from opsctl.agent.files import write_atomic
 from opsctl.agent.job_start import start_job
 from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
@@ -55,24 +53,18 @@ def rebuild(call: Call) -> Any:
     understood(request, call.home)  # a wrong lock or a missing Python is told at once, not by a run
     if request.tool is not None and not has_tool(call.home, request.tool):
         return {"needs_tool": True, "run": None}
-    file = call.home.envs / f".plan-{os.getpid()}.json"
     kept = replace(request, sources=Sources())
     body = {"home": str(call.home.root), "operator": call.operator, "request": to_json(kept)}
-    write_atomic(file, json.dumps(body).encode())
     spec = RunSpec(
         RUN_NAME,
-        (*agent_argv(), "job", "env-build", str(file)),
+        (*agent_argv(), "job", "env-build"),
         kind="rebuild",
         operator=call.operator,
         why=f"env rebuild of {request.name}",
         secret_names=(SOURCES_VARIABLE,),
     )
-    try:
-        secrets = {SOURCES_VARIABLE: json.dumps(to_json(request.sources))}
-        return {"needs_tool": False, "run": start_job(call, spec, secrets=secrets)}
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
+    secrets = {SOURCES_VARIABLE: json.dumps(to_json(request.sources))}
+    return {"needs_tool": False, "run": start_job(call, spec, request=body, secrets=secrets)}
 
 
 def describe(found: EnvCheck) -> str:

@@ -77,30 +77,59 @@ def parse_record(text: str, *, folder: str) -> tuple[Recorded, ...]:
     return tuple(rows)
 
 
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.is_file() else ""
+@dataclass(frozen=True)
+class Info:
+    """What a .dist-info folder holds, as text: "" for a file that is not there."""
+
+    path: str  # of the folder, relative to the environment
+    metadata: str
+    record: str
+    installer: str
 
 
-def read_distribution(root: Path, info: Path) -> Distribution:
-    """The distribution whose .dist-info folder this is; a broken one has no version or files."""
+def read_info(root: Path, info: Path) -> Info:
+    """The texts of this .dist-info folder."""
+
+    def text(name: str) -> str:
+        return (info / name).read_text(errors="replace") if (info / name).is_file() else ""
+
+    return Info(info.relative_to(root).as_posix(), text("METADATA"), text("RECORD"), text("INSTALLER"))
+
+
+def read_infos(root: Path, site_packages: Path) -> tuple[Info, ...]:
+    """The same of every distribution in the environment."""
+    return tuple(read_info(root, info) for info in sorted(site_packages.glob("*.dist-info")))
+
+
+def parse_info(info: Info) -> Distribution:
+    """The distribution that these texts describe; a broken one has no version or files; pure."""
     from email.parser import HeaderParser  # 20 ms that a quick verification must not pay
 
-    metadata = HeaderParser().parsestr(_text(info / "METADATA"))
-    stem_name, _, stem_version = info.name.removesuffix(".dist-info").partition("-")
-    folder = info.parent.relative_to(root).as_posix()
+    metadata = HeaderParser().parsestr(info.metadata)
+    folder, _, stem = info.path.removesuffix(".dist-info").rpartition("/")
+    stem_name, _, stem_version = stem.partition("-")
     return Distribution(
         name=normalised(metadata.get("Name") or stem_name),
         version=metadata.get("Version") or stem_version,
-        info=info.relative_to(root).as_posix(),
-        files=parse_record(_text(info / "RECORD"), folder=folder),
-        installer=_text(info / "INSTALLER").strip(),
+        info=info.path,
+        files=parse_record(info.record, folder=folder),
+        installer=info.installer.strip(),
     )
+
+
+def parse_infos(infos: tuple[Info, ...]) -> tuple[Distribution, ...]:
+    """All of them, by name; pure."""
+    return tuple(sorted(map(parse_info, infos), key=lambda one: one.name))
+
+
+def read_distribution(root: Path, info: Path) -> Distribution:
+    """The distribution whose .dist-info folder this is."""
+    return parse_info(read_info(root, info))
 
 
 def distributions(root: Path, site_packages: Path) -> tuple[Distribution, ...]:
     """All distributions installed in the environment, by name."""
-    found = [read_distribution(root, info) for info in sorted(site_packages.glob("*.dist-info"))]
-    return tuple(sorted(found, key=lambda one: one.name))
+    return parse_infos(read_infos(root, site_packages))
 
 
 def check_pins(found: tuple[Distribution, ...], pins: tuple[Pin, ...]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import struct
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,8 @@ def _fill(home: Home, root: Path, installed: Installed, tmp_path: Path) -> str:
     run = tmp_path / "run"
     run.mkdir(exist_ok=True)
     (run / "metrics.jsonl").unlink(missing_ok=True)
-    with contextlib.closing(Progress(run)) as progress:
-        Bytecode(home, PYTHON).fill(root, installed, progress, interpreter=Path(sys.executable))
+    with contextlib.closing(Progress(run)) as progress, ThreadPoolExecutor(1) as pool:
+        Bytecode(home, PYTHON).fill(root, installed, progress, interpreter=Path(sys.executable), pool=pool)
     return (run / "metrics.jsonl").read_text()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.agent.env import drift
-from opsctl.agent.env.manifest import Entry, Listing, Manifest, Seen, entries, listing, read, source_of, totals, write
+from opsctl.agent.env.manifest import Entry, Listing, Manifest, Seen, dumped, entries, listing, read, source_of, totals
 from opsctl.agent.env.wheels import Distribution, Recorded
 
 SITE = "lib/python3.11/site-packages"
@@ -123,7 +123,7 @@ def test_a_manifest_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
     assert sorted(seen.files) == ["lib/x.py", "link"]
     assert [source_of(path) for path in seen.bytecode] == ["lib/x.py"]
     manifest: Manifest = {"x==1": entries(seen.files, {"lib/x.py": "aa"})}
-    write(tmp_path / "manifest.json", manifest)
+    (tmp_path / "manifest.json").write_bytes(dumped(manifest))
     assert read(tmp_path / "manifest.json") == manifest
     assert totals(manifest) == (2, 1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.agent.env.layout import EnvPaths
-from opsctl.agent.env.manifest import entries, listing, write
+from opsctl.agent.env.manifest import dumped, entries, listing
 from opsctl.agent.env.verify import check
 from opsctl.agent.files import write_record
 from opsctl.agent.hashing import digests
@@ -37,7 +37,7 @@ def env(tmp_path: Path) -> EnvPaths:
     (root / "bin" / "python").symlink_to(sys.executable)
     seen = listing(root).files
     hashes = dict(digests(root, (path for path, one in seen.items() if one.link is None)))
-    write(root / "manifest.json", {"a==1": entries(seen, hashes)})
+    (root / "manifest.json").write_bytes(dumped({"a==1": entries(seen, hashes)}))
     version = ".".join(map(str, sys.version_info[:3]))
     write_record(root / "env.json", EnvRecord("s", "ab12", "1", 0.0, version, "p"))
     return EnvPaths(root)
