@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -11,8 +10,10 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from opsctl.agent.files import folder_mode, fsync_folder, write_record
+from opsctl.agent.files import folder_mode, fsync_folder, remove, stale, write_record
+from opsctl.agent.hashing import digest
 from opsctl.agent.session import Call
+from opsctl.agent.uploads import receive
 from opsctl.errors import CommandFailed, UsageError
 
 ORIGIN = ".opsctl-origin.json"
@@ -36,6 +37,8 @@ def put_code(call: Call) -> dict[str, Any]:
     """Unpack the uploaded archive; raises CommandFailed where it is damaged or unsafe."""
     call.home.ensure()
     folder = _folder(call)
+    for leftover in stale(folder.parent, ".*.tar", ".*.part"):
+        _remove(leftover)
     archive = folder.with_name(f".{folder.name}.{os.getpid()}.tar")
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
@@ -56,12 +59,8 @@ def put_code(call: Call) -> dict[str, Any]:
 
 
 def _receive(call: Call, path: Path) -> None:
-    state = hashlib.sha256()
-    with path.open("wb") as file:
-        for piece in call.session.uploads():
-            file.write(piece)
-            state.update(piece)
-    if state.hexdigest() != call.request["sha256"]:
+    receive(call, path, "bringing the sources")
+    if digest(path) != call.request["sha256"]:
         raise CommandFailed("the sources arrived damaged", hint="try again")
 
 
@@ -100,9 +99,7 @@ def _make_read_only(folder: Path) -> None:
         Path(path).chmod(0o555)
 
 
-def _remove(folder: Path) -> None:
-    if not folder.is_dir():
-        return
-    for path, _, _ in os.walk(folder):
-        Path(path).chmod(0o700)
-    shutil.rmtree(folder)
+def _remove(path: Path) -> None:
+    for folder, _, _ in os.walk(path):
+        Path(folder).chmod(0o700)
+    remove(path)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from opsctl.agent.files import fsync_folder
+from opsctl.agent.files import fsync_folder, sweep
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.session import Call
+from opsctl.agent.uploads import receive
 from opsctl.errors import CommandFailed, MissingTool, UsageError
 from opsctl.records.call import from_json
 from opsctl.records.env import Tool
@@ -42,29 +42,16 @@ def put_tool(call: Call) -> Any:
     if not _NAME.match(tool.name):
         raise UsageError(f"not a name for a tool: {tool.name!r}")
     call.home.tools.mkdir(parents=True, exist_ok=True)
+    sweep(call.home.tools, ".*.part")
     path = call.home.tools / tool.name
     part = path.with_name(f".{tool.name}.{os.getpid()}.part")
     try:
-        sha256 = _receive(call, part, tool)
-        if sha256 != tool.sha256:
-            raise CommandFailed(f"{tool.name} arrived with hash {sha256} instead of {tool.sha256}", hint="try again")
+        receive(call, part, f"bringing {tool.name}", total=tool.size)
+        if (found := digest(part)) != tool.sha256:
+            raise CommandFailed(f"{tool.name} arrived with hash {found} instead of {tool.sha256}", hint="try again")
         part.chmod(0o755)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     fsync_folder(path.parent)
     return {"path": str(path)}
-
-
-def _receive(call: Call, part: Path, tool: Tool) -> str:
-    state = hashlib.sha256()
-    done = 0
-    with part.open("wb") as file:
-        for piece in call.session.uploads():
-            file.write(piece)
-            state.update(piece)
-            done += len(piece)
-            call.session.progress(f"bringing {tool.name}", done=done, total=tool.size)
-        file.flush()
-        os.fsync(file.fileno())
-    return state.hexdigest()

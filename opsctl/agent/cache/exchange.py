@@ -5,10 +5,8 @@ What comes is checked in full before it stands, and half an archive waits for th
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.locks import FROZEN_CLIENT_WAIT_S, held
 from opsctl.agent.session import Call
+from opsctl.agent.uploads import receive
 from opsctl.errors import CheckFailed, CommandFailed, DiskFull
 from opsctl.formats.frames import CHUNK_BYTES
 from opsctl.records.cache import SnapshotRecord
@@ -37,7 +36,6 @@ from opsctl.records.call import from_json, to_json
 
 _ID = re.compile(r"\d{8}-([0-9a-f]{8})-([0-9a-f]{12})\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-_TELL_PERIOD_S = 0.5
 _SPARE_BYTES = 2 << 20
 
 
@@ -145,18 +143,7 @@ def _receive(call: Call, part: Path) -> None:
         )
     if offset > (part.stat().st_size if part.exists() else 0):
         raise CommandFailed("what another push had brought is gone", hint="push again: it begins anew")
-    told = 0.0
-    with part.open("ab") as file:
-        file.truncate(offset)  # what another push sent behind it comes again
-        for piece in call.session.uploads():
-            file.write(piece)
-            offset += len(piece)
-            if time.monotonic() - told >= _TELL_PERIOD_S:
-                told = time.monotonic()
-                file.flush()
-                call.session.progress("pushing", done=offset, total=total)
-        file.flush()
-        os.fsync(file.fileno())
+    receive(call, part, "pushing", start=offset, total=total)  # what another push sent behind it comes again
 
 
 def _check(call: Call, record: SnapshotRecord, part: Path, archive: Path) -> None:

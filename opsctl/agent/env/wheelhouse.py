@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from opsctl.agent.files import folder_mode, fsync_folder
 from opsctl.agent.hashing import digest
 from opsctl.agent.locks import FROZEN_CLIENT_WAIT_S, held
 from opsctl.agent.session import Call
+from opsctl.agent.uploads import receive
 from opsctl.errors import CommandFailed, DiskFull, UsageError
 from opsctl.records.call import from_json
 from opsctl.records.env import Wheel
@@ -65,17 +65,8 @@ def put(call: Call) -> Any:
 
 
 def _receive(call: Call, part: Path, wheel: Wheel, start: int) -> None:
-    done = start
     try:
-        with part.open("r+b" if start else "wb") as file:
-            file.truncate(start)
-            file.seek(start)
-            for piece in call.session.uploads():
-                file.write(piece)
-                done += len(piece)
-                call.session.progress(f"bringing {wheel.name}", done=done, total=wheel.size)
-            file.flush()
-            os.fsync(file.fileno())
+        receive(call, part, f"bringing {wheel.name}", start=start, total=wheel.size)
     except ConnectionError:  # the link was cut, and not the disk: what came is of use
         raise
     except OSError as error:
