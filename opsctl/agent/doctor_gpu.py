@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from opsctl.agent import gpus
+from opsctl.agent.env.driver import kernel_driver
 from opsctl.agent.home import Home
 from opsctl.agent.leases import holders
 from opsctl.agent.run_state import is_live
@@ -16,7 +17,6 @@ from opsctl.errors import CommandFailed, MissingTool, TimedOut
 from opsctl.records.doctor import GpuFacts
 from opsctl.records.events import GpuSample
 
-KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 _NODES = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia-caps/*")
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -26,7 +26,6 @@ _LIBRARY_FOLDERS = (
     "/usr/local/nvidia/lib64",
     "/usr/lib/wsl/lib",
 )
-_KERNEL_VERSION = re.compile(r"Kernel Module\b.*?\s(?P<version>\d+\.\d+(\.\d+)?)\s")
 _LIBRARY_VERSION = re.compile(r"libcuda\.so\.(?P<version>\d+\.\d+(\.\d+)?)$")
 
 
@@ -41,7 +40,7 @@ def gpu_facts(home: Home) -> GpuFacts:
         problem=problem,
         answer_s=answer_s,
         holders={gpu.uuid: run for gpu in found or () for run in _held(home, gpu.uuid)},
-        kernel_driver=kernel_version(KERNEL_DRIVER.read_text()) if KERNEL_DRIVER.exists() else "",
+        kernel_driver=kernel_driver(),
         library=library_version(str(path) for folder in folders for path in Path(folder).glob("libcuda.so.*")),
         nodes={str(path): _why_closed(path) for pattern in _NODES for path in sorted(Path("/dev").glob(pattern))},
     )
@@ -60,16 +59,6 @@ def _ask() -> tuple[tuple[GpuSample, ...] | None, str]:
 def _held(home: Home, uuid: str) -> list[str]:
     held = holders(home, uuid, lambda run_id: is_live(home.run(run_id)))
     return [f"{run_id} of {owner.operator}" for run_id, owner in held]
-
-
-def kernel_version(text: str) -> str:
-    """The version in /proc/driver/nvidia/version, "" where there is none.
-
-    >>> kernel_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\\n")
-    '580.65.06'
-    """
-    match = _KERNEL_VERSION.search(text)
-    return match["version"] if match else ""
 
 
 def library_version(paths: Iterable[str]) -> str:

@@ -6,16 +6,14 @@ They explain; they refuse nothing, since torch's own keys decide what is found.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
+from opsctl.agent.env.driver import kernel_driver
 from opsctl.agent.env.layout import find
 from opsctl.agent.env.place import place
 from opsctl.agent.home import Home
 from opsctl.records.cache import Difference
-
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def machine_conditions(place_of_env: str) -> dict[str, str]:
@@ -23,10 +21,7 @@ def machine_conditions(place_of_env: str) -> dict[str, str]:
     found = {"cpus": str(len(os.sched_getaffinity(0)))}
     if place_of_env:
         found["environment at"] = place_of_env  # torch has its headers' path in the keys of C++ code
-    if _DRIVER.is_file():
-        match = re.search(r"\d+\.\d+(\.\d+)?", _DRIVER.read_text())
-        found["driver"] = match.group() if match else "unknown"
-    return found
+    return found | ({"driver": driver} if (driver := kernel_driver()) else {})
 
 
 def place_of_jobs(home: Home, *, env: str = "", uses_env: bool = True) -> str:

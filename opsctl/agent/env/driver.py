@@ -1,14 +1,17 @@
-"""The NVIDIA driver of the target, as nvidia-smi tells it."""
+"""The NVIDIA driver of the target, as nvidia-smi and the kernel tell it."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from opsctl.errors import CommandFailed, TimedOut
 
 _LIMIT_S = 30.0
+_KERNEL = Path("/proc/driver/nvidia/version")
+_KERNEL_VERSION = re.compile(r"Kernel Module\b.*?\s(?P<version>\d+\.\d+(\.\d+)?)\s")
 _VERSION = re.compile(r"^\d+(\.\d+)+$")
 _WITHOUT = "name the set instead (`opsctl env rebuild NAME`), or mend the driver: see `nvidia-smi` and dmesg"
 
@@ -28,3 +31,18 @@ def version() -> str:
         return rows[0]
     said = " ".join(rows) or done.stderr.strip() or "nothing"
     raise CommandFailed(f"nvidia-smi does not name the driver (status {done.returncode}): {said[:300]}", hint=_WITHOUT)
+
+
+def kernel_driver() -> str:
+    """The version of the module that the kernel runs, "" where it runs none; starts nothing."""
+    return kernel_version(_KERNEL.read_text()) if _KERNEL.exists() else ""
+
+
+def kernel_version(text: str) -> str:
+    """The version in /proc/driver/nvidia/version, "" where there is none.
+
+    >>> kernel_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\\n")
+    '580.65.06'
+    """
+    match = _KERNEL_VERSION.search(text)
+    return match["version"] if match else ""
