@@ -28,7 +28,6 @@ from opsctl.agent.cache.live import (
 )
 from opsctl.agent.cache.portable import make_portable
 from opsctl.agent.cache.snapshots import (
-    PART_PREFIX,
     archive_path,
     pythons,
     read_snapshot,
@@ -36,7 +35,7 @@ from opsctl.agent.cache.snapshots import (
     saved_as,
     summary,
 )
-from opsctl.agent.files import write_record
+from opsctl.agent.files import fsync_folder, remove, sweep, write_record
 from opsctl.agent.hashing import digest, digests
 from opsctl.agent.home import Home
 from opsctl.agent.job_start import start_job
@@ -145,7 +144,7 @@ def _ensure_room(home: Home, files: Listing) -> None:
 def _write(
     home: Home, live: LivePaths, key: dict[str, str], staging: Path, hashes: dict[str, str], progress: jobs.Phases
 ) -> SnapshotRecord:
-    """Archive the staged files and write the record, which makes the snapshot stand."""
+    """Archive the staged files aside, write the record, then put the archive in its place."""
     now = time.time()
     day = time.strftime("%Y%m%d", time.gmtime(now))
     snapshot_id = f"{day}-{live.root.name[:8]}-{content_digest(hashes)[:12]}"
@@ -168,18 +167,22 @@ def _write(
             files=hashes,
             warmed=to_json(read_warmed(live)),
         )
-        part.replace(archive)
+        write_record(record_path(home, snapshot_id), record)
+        part.replace(archive)  # the archive makes the snapshot stand: a record alone is none
+        fsync_folder(home.snapshots)
     finally:
         part.unlink(missing_ok=True)
-    write_record(record_path(home, snapshot_id), record)
     return record
 
 
-def _sweep(home: Home) -> None:
-    """Remove what killed snapshots left; a half that was pushed waits for the rest of it."""
-    for leftover in home.snapshots.glob(".*"):
-        if not leftover.name.startswith(PART_PREFIX):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+def sweep_of(home: Home, key: CacheKey) -> None:
+    """Remove what killed snapshots of this key left, whose lock we hold; a half that was pushed waits for the rest."""
+    for pattern in (f".staging-{key.digest}", f".????????-{key.digest[:8]}-*.part"):
+        for leftover in home.snapshots.glob(pattern):
+            remove(leftover)
+    for record in home.snapshots.glob(f"*-{key.digest[:8]}-*.json"):
+        if archive_path(home, record.stem) is None:
+            sweep(home.snapshots, record.name)  # not at once: a push writes its record first, too
 
 
 def take(home: Home, key_digest: str, progress: jobs.Phases, *, operator: str) -> SnapshotOutcome:
@@ -188,9 +191,9 @@ def take(home: Home, key_digest: str, progress: jobs.Phases, *, operator: str) -
     live = LivePaths(home.live_caches / key_digest)
     key = read_key(live)
     with held(cache_lock(home, key), operator=operator, why="cache snapshot", wait_s=jobs.LOCK_WAIT_S):
-        _sweep(home)
+        sweep_of(home, key)
         _ensure_room(home, listing(live.root))
-        staging = home.snapshots / f".staging-{os.getpid()}"
+        staging = home.snapshots / f".staging-{key.digest}"
         staging.mkdir()
         try:
             progress.phase("copy", "until the cache holds still")

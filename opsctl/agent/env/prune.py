@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Mapping
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from opsctl.agent.cache.snapshot import is_saved
 from opsctl.agent.env.layout import REMOVED, EnvPaths, active, is_active_name, standing
 from opsctl.agent.env.plan import LOCK_NAME
 from opsctl.agent.env.users import abandoned, users
-from opsctl.agent.files import fsync_folder
+from opsctl.agent.files import fsync_folder, remove
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.session import Call
@@ -48,70 +50,80 @@ def prune(call: Call) -> PruneOutcome:
         raise UsageError(f"at least one environment is kept, not {keep}")
     call.home.ensure()
     with held(call.home.locks / LOCK_NAME, operator=call.operator, why="env prune", wait_s=1.0):
-        return _prune(call, keep, is_dry_run=is_dry_run)
+        doomed, kept = _choose(call.home, keep, is_dry_run=is_dry_run)
+    removed = tuple(_removed(call, folder, one, is_dry_run=is_dry_run) for folder, one in doomed.items())
+    return PruneOutcome(removed, kept, round(sum(one.size_mib for one in removed), 1), is_dry_run)
 
 
-def _prune(call: Call, keep: int, *, is_dry_run: bool) -> PruneOutcome:
-    home = call.home
+def _choose(home: Home, keep: int, *, is_dry_run: bool) -> tuple[dict[Path, RemovedEnv], tuple[KeptEnv, ...]]:
+    """The folders that go, moved out of reach by now, each with what is told of it; and what stays."""
     found = list(standing(home))
     now = active(home)
     ages = [(paths.env_id, record.created) for paths, record in found]
     why = reasons(ages, active_id=now.env_id if now else "", keep=keep, used=_used(home))
-    removed: list[RemovedEnv] = []
+    doomed: dict[Path, RemovedEnv] = {}
     for paths, record in found:
         if paths.env_id in why:
             continue
-        call.session.progress(f"removing {paths.env_id}", done=len(removed), total=len(found) - len(why))
-        one = RemovedEnv(
-            paths.env_id, record.name, record.created, disk_mib(paths.root), _lost_cache(home, paths, found, why)
-        )
-        if not is_dry_run and (by := _remove(home, paths)):
+        one = RemovedEnv(paths.env_id, record.name, record.created, 0.0, _lost_cache(home, paths, found, why))
+        aside, by = (paths.root, []) if is_dry_run else _put_aside(home, paths)
+        if by:
             why[paths.env_id] = f"used by {by[0]}"
         else:
-            removed.append(one)
-    removed += _leftovers(home, is_dry_run=is_dry_run)
+            doomed[aside] = one
+    doomed |= _leftovers(home, doomed, is_dry_run=is_dry_run)
     kept = tuple(
         KeptEnv(paths.env_id, record.name, record.created, why[paths.env_id])
         for paths, record in found
         if paths.env_id in why
     )
-    return PruneOutcome(tuple(removed), kept, round(sum(one.size_mib for one in removed), 1), is_dry_run)
+    return doomed, kept
+
+
+def _removed(call: Call, folder: Path, one: RemovedEnv, *, is_dry_run: bool) -> RemovedEnv:
+    """Measure and delete what went out of reach: minutes for a large one, in which a rebuild need not wait."""
+    call.session.progress(f"removing {one.env_id}")
+    size_mib = disk_mib(folder)
+    if not is_dry_run:
+        remove(folder)
+    return replace(one, size_mib=size_mib)
 
 
 def _used(home: Home) -> dict[str, list[str]]:
     return {Path(root).name: by for root, by in users(home).items()}
 
 
-def _remove(home: Home, paths: EnvPaths) -> list[str]:
-    """Take the environment out of reach, then delete it; returns who began to use it just now, and then it stays."""
+def _put_aside(home: Home, paths: EnvPaths) -> tuple[Path, list[str]]:
+    """Take the environment out of reach; returns where it is now, and who began to use it, and then it stays."""
     aside = paths.root.with_name(f"{REMOVED}{paths.env_id}")
     paths.root.rename(aside)
     fsync_folder(home.envs)
     by = ["whoever activated it just now"] if is_active_name(home, paths.env_id) else _used(home).get(paths.env_id, [])
     if by:
         aside.rename(paths.root)
-        return by
-    shutil.rmtree(aside)
-    return []
+    return aside, by
 
 
-def _leftovers(home: Home, *, is_dry_run: bool) -> list[RemovedEnv]:
+def _leftovers(home: Home, doomed: Collection[Path], *, is_dry_run: bool) -> dict[Path, RemovedEnv]:
     """What builds and removals that were ended left behind; links that lead nowhere any more go unmentioned."""
-    found = []
     for link in home.envs.iterdir():
         if link.is_symlink() and not link.exists() and link != home.active_env and not is_dry_run:
             link.unlink()
+    found: dict[Path, RemovedEnv] = {}
     for root in abandoned(home):
-        found.append(RemovedEnv(root.name, "", root.stat().st_mtime, disk_mib(root), is_leftover=True))
-        if not is_dry_run:
-            shutil.rmtree(root)
-    return found
+        with contextlib.suppress(FileNotFoundError):  # another prune is at it
+            found[root] = RemovedEnv(root.name, "", root.stat().st_mtime, 0.0, is_leftover=True)
+    return {root: one for root, one in found.items() if root not in doomed}
 
 
 def disk_mib(root: Path) -> float:
     """What the folder takes on the disk; names that share their bytes with others count nothing."""
-    stats = (path.lstat() for path in root.rglob("*"))
-    return round(sum(one.st_blocks * _BLOCK_BYTES for one in stats if one.st_nlink == 1) / 2**20, 1)
+    num_blocks = 0
+    for path in (Path(folder, name) for folder, _, names in os.walk(root) for name in names):
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
+            found = path.lstat()
+            num_blocks += found.st_blocks if found.st_nlink == 1 else 0
+    return round(num_blocks * _BLOCK_BYTES / 2**20, 1)
 
 
 def _lost_cache(home: Home, paths: EnvPaths, found: list[tuple[EnvPaths, EnvRecord]], why: Mapping[str, Any]) -> str:
