@@ -111,6 +111,14 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES_HELP)
     _add_nproc(parser)
+    nodes = parser.add_argument_group(
+        "several machines", "the same command on each, in a folder that all of them share"
+    )
+    nodes.add_argument("--nnodes", type=int, default=1, metavar="N", help="machines (default: this one alone)")
+    nodes.add_argument("--node-rank", type=int, default=0, metavar="R", help="which of them this one is, from 0")
+    nodes.add_argument(
+        "--rdzv-endpoint", default="", metavar="HOST:PORT", help="where they meet: a free port of node 0"
+    )
     parser.set_defaults(run=_train)
 
 
@@ -124,17 +132,19 @@ def _train(options: argparse.Namespace, signals: StopSignals) -> int:
     recipe = _recipe_of(options, folder)
 
     from trainer.device import resolve_device, resolve_num_ranks
+    from trainer.launch import Nodes
     from trainer.ranks import is_rank
     from trainer.recipe_checks import check_on
     from trainer.run import run, run_ranks
 
     device = resolve_device(recipe.device)
     num_ranks = 1 if is_rank() else resolve_num_ranks(options.nproc, device)
+    nodes = Nodes(options.nnodes, options.node_rank, options.rdzv_endpoint) if options.nnodes > 1 else Nodes()
     check_on(recipe, device.type)
-    if num_ranks == 1:
+    if is_rank() or num_ranks * nodes.size == 1:
         return run(recipe, folder=folder, signals=signals)
     words = ("train", str(options.recipe), *options.overrides)
-    return run_ranks(words, num_ranks=num_ranks, uses_gpus=device.type == "cuda", folder=folder)
+    return run_ranks(words, num_ranks=num_ranks, nodes=nodes, uses_gpus=device.type == "cuda", folder=folder)
 
 
 def _recipe_of(options: argparse.Namespace, run_folder: Path | None = None) -> Recipe:

@@ -1,21 +1,25 @@
-"""Starts a command as several ranks on this machine, around torch's elastic agent, and gathers how they ended.
+"""Starts a command as several ranks, on one machine or more, around torch's elastic agent; gathers how they ended.
 
 Each rank sees one GPU, as cuda:0, so that compile cache keys are equal on all of them. It restarts nothing: whoever
-launched it decides that from the exit status. The only module that knows the elastic agent.
+launched it decides that from the exit status, which all nodes share. The only module that knows the elastic agent.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
@@ -23,17 +27,41 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from trainer.endings import Ending, ending_of
+from trainer.errors import ConfigError, TrainerError
 from trainer.files import read_json
 from trainer.signals import STOP_SIGNALS
 
 # Longer than the checkpoint of a large drafter takes: rank 0 saves once it is asked to stop, or has lost a peer.
 SHUTDOWN_TIMEOUT_S = 600
+# How long the first launcher stays for the others to have read what it keeps for them.
+_LAST_WORD_S = 30
+# How long a node waits for all others to be there.
+_MEET_TIMEOUT_S = 600
 _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
+class Nodes:
+    """This machine among the `size` machines of a launch; `endpoint`, as HOST:PORT, is where the one of rank 0 listens.
+
+    All of them start equally many ranks.
+    """
+
+    size: int = 1
+    rank: int = 0
+    endpoint: str = f"{_LOOPBACK}:0"
+
+    def __post_init__(self) -> None:
+        host, _, port = self.endpoint.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535 or (self.size > 1 and not int(port)):
+            raise ConfigError(f"--rdzv-endpoint must be HOST:PORT of the first node, not {self.endpoint!r}")
+        if not 0 <= self.rank < self.size:
+            raise ConfigError(f"--node-rank must be from 0 to {self.size - 1}, not {self.rank}")
+
+
+@dataclass(frozen=True)
 class Launched:
-    """How the ranks of a launch ended, and whether the launcher itself was asked to stop."""
+    """How the ranks of a launch ended, those of all nodes, and the signal by which a launcher was asked to stop."""
 
     endings: tuple[Ending, ...]
     stopped_by: str | None
@@ -58,6 +86,21 @@ class PatientAgent(LocalElasticAgent):
         context.close = close_patiently
         return started
 
+    def _assign_worker_ranks(self, store: Any, group_rank: int, group_world_size: int, spec: WorkerSpec) -> Any:
+        workers = super()._assign_worker_ranks(store, group_rank, group_world_size, spec)
+        found = workers[0].world_size
+        if found != group_world_size * spec.local_world_size:
+            raise ConfigError(
+                f"{found} ranks on {group_world_size} nodes, {spec.local_world_size} of them here: "
+                "give all nodes the same --nproc"
+            )
+        return workers
+
+    @property
+    def shared(self) -> Any:
+        """What the launchers of all nodes read and write."""
+        return self._store
+
     def returncodes(self) -> dict[int, int | None]:
         """Return each rank's status, negative for a signal; None where it still runs or never ran."""
         handlers = getattr(self._pcontext, "subprocess_handlers", {})
@@ -70,33 +113,82 @@ def launch(
     num_ranks: int,
     uses_gpus: bool,
     result_file: Callable[[int], Path],
+    nodes: Nodes | None = None,
     shutdown_timeout_s: int = SHUTDOWN_TIMEOUT_S,
 ) -> Launched:
-    """Run `python WORD...` as `num_ranks` ranks to their end; `result_file` names what rank r writes as it ends."""
-    for rank in range(num_ranks):
+    """Run `python WORD...` as `num_ranks` ranks on each node, to their end.
+
+    `result_file` names what rank r, counted over all nodes, writes as it ends.
+    """
+    nodes = nodes or Nodes()
+    ranks = range(nodes.rank * num_ranks, (nodes.rank + 1) * num_ranks)
+    for rank in ranks:
         result_file(rank).unlink(missing_ok=True)
-    _set_environment(num_ranks, uses_gpus=uses_gpus)
-    agent = _agent(words, num_ranks, uses_gpus=uses_gpus, shutdown_timeout_s=shutdown_timeout_s)
+    _set_environment(num_ranks, is_alone=nodes.size == 1, uses_gpus=uses_gpus)
+    agent = _agent(words, num_ranks, nodes, uses_gpus=uses_gpus, shutdown_timeout_s=shutdown_timeout_s)
     handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP, signal.SIGQUIT)}
     stopped_by, failed_at = None, dict[int, float]()
     try:
         failed_at = {rank: one.timestamp for rank, one in agent.run().failures.items()}
     except SignalException as stop:
         stopped_by = signal.Signals(stop.sigval).name
+    except (DistNetworkError, DistStoreError) as error:
+        raise TrainerError(f"the nodes did not meet at {nodes.endpoint}: {str(error).splitlines()[0]}") from error
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     returncodes, now = agent.returncodes(), time.time()
     endings = [
-        ending_of(rank, read_json(result_file(rank)), returncodes.get(rank), now=failed_at.get(rank, now))
-        for rank in range(num_ranks)
+        ending_of(rank, read_json(result_file(rank)), returncodes.get(local), now=failed_at.get(rank, now))
+        for local, rank in enumerate(ranks)
     ]
-    return Launched(tuple(endings), stopped_by)
+    own = Launched(tuple(endings), stopped_by)
+    return own if nodes.size == 1 else _of_all_nodes(own, nodes, agent.shared, within_s=shutdown_timeout_s)
 
 
-def _set_environment(num_ranks: int, *, uses_gpus: bool) -> None:
-    """Set what ranks inherit: their sums stay on this machine, and CPU ranks share its cores."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+def _of_all_nodes(own: Launched, nodes: Nodes, shared: Any, *, within_s: int) -> Launched:
+    """Tell the other launchers how the ranks here ended, and hear the same of theirs; a silent node's are unknown."""
+    num_ranks, keys = len(own.endings), [f"endings of node {rank}" for rank in range(nodes.size)]
+    found, silent = list[Launched](), set[int]()
+    with suppress(
+        DistNetworkError, DistStoreError
+    ):  # the first node, which holds the store, is gone: all others are silent
+        shared.set(keys[nodes.rank], json.dumps(asdict(own)))
+    for rank, key in enumerate(keys):
+        try:
+            if rank != nodes.rank:
+                shared.wait([key], timedelta(seconds=within_s))
+            told = json.loads(shared.get(key))
+            found.append(Launched(tuple(Ending(**one) for one in told["endings"]), told["stopped_by"]))
+        except (DistNetworkError, DistStoreError):
+            found.append(own if rank == nodes.rank else _silent(rank, num_ranks))
+            silent.add(rank)
+    _leave(nodes, shared, silent)
+    stopped_by = own.stopped_by or next((one.stopped_by for one in found if one.stopped_by), None)
+    return Launched(tuple(ending for one in found for ending in one.endings), stopped_by)
+
+
+def _silent(node: int, num_ranks: int) -> Launched:
+    """The ranks of a node that said nothing: they count as lost, after every failure that somebody saw."""
+    cause, first = f"node {node} did not say how its ranks ended", node * num_ranks
+    ranks = range(first, first + num_ranks)
+    return Launched(tuple(Ending(rank, None, cause, time.time()) for rank in ranks), None)
+
+
+def _leave(nodes: Nodes, shared: Any, silent: Container[int]) -> None:
+    """Go, the first node last: what the launchers share ends with it."""
+    with suppress(DistNetworkError, DistStoreError):  # gone without a word, after all
+        if nodes.rank:
+            shared.set(f"node {nodes.rank} has gone", "")
+        for rank in range(1, nodes.size) if nodes.rank == 0 else ():
+            if rank not in silent:
+                shared.wait([f"node {rank} has gone"], timedelta(seconds=_LAST_WORD_S))
+
+
+def _set_environment(num_ranks: int, *, is_alone: bool, uses_gpus: bool) -> None:
+    """Set what ranks inherit: sums of ranks on one machine stay on it, and CPU ranks share its cores."""
+    if is_alone:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if not uses_gpus:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_a_rank(num_ranks)))
 
@@ -106,16 +198,21 @@ def threads_of_a_rank(num_ranks: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // num_ranks)
 
 
-def _agent(words: Sequence[str], num_ranks: int, *, uses_gpus: bool, shutdown_timeout_s: int) -> PatientAgent:
-    """Return an agent that meets nobody but itself, on a free port of this machine."""
+def _agent(
+    words: Sequence[str], num_ranks: int, nodes: Nodes, *, uses_gpus: bool, shutdown_timeout_s: int
+) -> PatientAgent:
+    """Return an agent that meets those of the other nodes, or nobody but itself on a free port of this machine."""
+    is_alone = nodes.size == 1
     rendezvous = RendezvousParameters(
-        backend="c10d",
-        endpoint=f"{_LOOPBACK}:0",
-        run_id=uuid.uuid4().hex,
-        min_nodes=1,
-        max_nodes=1,
-        local_addr=_LOOPBACK,
+        backend="c10d" if is_alone else "static",
+        endpoint=nodes.endpoint,
+        run_id=uuid.uuid4().hex if is_alone else "trainer",
+        min_nodes=nodes.size,
+        max_nodes=nodes.size,
+        local_addr=_LOOPBACK if is_alone else None,
         is_host=True,
+        rank=nodes.rank,
+        timeout=_MEET_TIMEOUT_S,
     )
     spec = WorkerSpec(
         role="trainer",
@@ -125,8 +222,8 @@ def _agent(words: Sequence[str], num_ranks: int, *, uses_gpus: bool, shutdown_ti
         rdzv_handler=get_rendezvous_handler(rendezvous),
         max_restarts=0,
         monitor_interval=0.1,
-        local_addr=_LOOPBACK,
+        local_addr=_LOOPBACK if is_alone else None,
         virtual_local_rank=uses_gpus,
     )
     logs = DefaultLogsSpecs(log_dir=os.devnull)
-    return PatientAgent(spec, logs, exit_barrier_timeout=10, shutdown_timeout=shutdown_timeout_s)
+    return PatientAgent(spec, logs, exit_barrier_timeout=1, shutdown_timeout=shutdown_timeout_s)

@@ -86,7 +86,7 @@ def prewarm(recipe: Recipe, *, say: Callable[[str], None], ranks: Ranks | None =
     ranks = ranks or Ranks()
     device = resolve_device(recipe.device)
     who = f"{ranks.name}: " if ranks.name else ""
-    with ranks.leader_first("warming the compile cache", timeout_s=WARM_TIMEOUT_S):
+    with ranks.node_leader_first("warming the compile cache", timeout_s=WARM_TIMEOUT_S):
         discipline = open_discipline(
             recipe.compile,
             device,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from trainer.errors import TrainerError
+from trainer.errors import ConfigError, TrainerError
 
 POLL_S = 0.1
 # Longer than rank 0 takes for a checkpoint while the others wait for it in a sum.
@@ -60,12 +60,15 @@ class Store(Protocol):
 class Ranks:
     """This process among the ranks of its run."""
 
-    def __init__(self, rank: int = 0, size: int = 1, store: Store | None = None) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, store: Store | None = None, *, ranks_a_node: int | None = None
+    ) -> None:
         self.rank, self.size, self._store = rank, size, store
+        self._node_leader = rank - rank % (ranks_a_node or size)
 
     @property
     def is_leader(self) -> bool:
-        """True on the rank that prepares, warms first, evaluates, talks and saves."""
+        """True on the rank that evaluates, talks and saves."""
         return self.rank == 0
 
     @property
@@ -81,6 +84,20 @@ class Ranks:
         self.add_up(total)
         weight, *counts = total.tolist()
         return Share(weight, *(round(count) for count in counts))
+
+    def agree_on(self, what: str, value: int) -> None:
+        """Make sure that all ranks hold the same value; raises ConfigError on all of them where they do not."""
+        if self.size == 1:
+            return
+        ends = torch.tensor([value, -value], dtype=torch.int64)
+        with _peers_named(f"rank {self.rank}"):
+            dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+        highest, lowest = ends[0].item(), -ends[1].item()
+        if highest != lowest:
+            raise ConfigError(
+                f"{what} is {value} on rank {self.rank}, and on others from {lowest} to {highest}: "
+                "all nodes must share the folder of the run"
+            )
 
     def meet(self) -> None:
         """Wait until all ranks are here, so that what follows begins at once; raises PeerLost where one is gone."""
@@ -110,22 +127,29 @@ class Ranks:
                 for value in module.state_dict().values():
                     dist.broadcast(value, src=0)
 
-    @contextmanager
-    def leader_first(self, what: str, *, timeout_s: float) -> Iterator[None]:
+    def leader_first(self, what: str, *, timeout_s: float) -> AbstractContextManager[None]:
         """Let the leader through, and the others once it is done; raises PeerLost after `timeout_s`."""
-        if not self.is_leader:
-            self._wait_for(what, timeout_s)
-        yield
-        if self.is_leader and self._store is not None:
-            self._store.set(what, "done")
+        return self._first(0, what, timeout_s)
 
-    def _wait_for(self, what: str, timeout_s: float) -> None:
+    def node_leader_first(self, what: str, *, timeout_s: float) -> AbstractContextManager[None]:
+        """Let one rank of each node through, and the others of its node once it is done: for what fills its disk."""
+        return self._first(self._node_leader, what, timeout_s)
+
+    @contextmanager
+    def _first(self, leader: int, what: str, timeout_s: float) -> Iterator[None]:
+        if self.rank != leader:
+            self._wait_for(leader, what, timeout_s)
+        yield
+        if self.rank == leader and self._store is not None:
+            self._store.set(f"{what} by {leader}", "done")
+
+    def _wait_for(self, leader: int, what: str, timeout_s: float) -> None:
         assert self._store is not None
         deadline = time.monotonic() + timeout_s
         with _peers_named(f"rank {self.rank}"):
-            while not self._store.check([what]):
+            while not self._store.check([f"{what} by {leader}"]):
                 if time.monotonic() > deadline:
-                    raise PeerLost(f"rank 0 was not done with {what!r} after {timeout_s:g} s")
+                    raise PeerLost(f"rank {leader} was not done with {what!r} after {timeout_s:g} s")
                 time.sleep(POLL_S)
 
     def close(self) -> None:
@@ -178,4 +202,4 @@ def join(device_type: str, *, environ: Mapping[str, str] = os.environ) -> Ranks:
             world_size=size,
             timeout=SUM_TIMEOUT,
         )
-    return Ranks(rank, size, PrefixStore("turns", store))
+    return Ranks(rank, size, PrefixStore("turns", store), ranks_a_node=int(environ.get("LOCAL_WORLD_SIZE", size)))

@@ -17,7 +17,7 @@ from trainer.device import resolve_device
 from trainer.endings import outcome
 from trainer.errors import TrainerError
 from trainer.files import write_atomically
-from trainer.launch import launch
+from trainer.launch import Nodes, launch
 from trainer.metrics import MetricsFile, say
 from trainer.ranks import PeerLost, Ranks, join
 from trainer.recipe import Recipe
@@ -90,18 +90,23 @@ def _note_end(error: BaseException, trainer: Trainer, result: Result) -> bool:
     return True
 
 
-def run_ranks(words: Sequence[str], *, num_ranks: int, uses_gpus: bool, folder: Path) -> int:
-    """Run `python -m trainer WORD...` as several ranks in `folder`; write the run's result, return its exit status."""
+def run_ranks(words: Sequence[str], *, num_ranks: int, nodes: Nodes, uses_gpus: bool, folder: Path) -> int:
+    """Run `python -m trainer WORD...` as `num_ranks` ranks on each node, in `folder`; return the run's exit status.
+
+    The first node writes the run's result; nodes share the folder.
+    """
     launched = launch(
         ("-m", "trainer", *words),
         num_ranks=num_ranks,
+        nodes=nodes,
         uses_gpus=uses_gpus,
         result_file=lambda rank: folder / rank_file(rank),
     )
     status, failure = outcome(launched.endings, stopped_by=launched.stopped_by)
     if failure is not None:
         say(f"rank {failure.rank} failed first: {failure.cause}")
-    write_run_result(folder, launched.endings, status, failure)
+    if nodes.rank == 0:  # all nodes share the folder
+        write_run_result(folder, launched.endings, status, failure)
     return status
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,22 +17,24 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.sshd import free_port
 from tests.support.until import until
 from tests.train.commands import PACKAGE, environment, run
 from tests.train.conftest import ColdPrewarm
 from tests.train.test_train import assert_same_checkpoint, metrics_of, result_of, steps_of
 from trainer.endings import first_failure
-from trainer.launch import Launched, launch
+from trainer.errors import ConfigError
+from trainer.launch import Launched, Nodes, launch
 
 LONG = ("steps=100000", "checkpoint.every_steps=0")
 
 
 @contextmanager
-def ranks_in(folder: Path, recipe: Path, cache: Path, *overrides: str) -> Iterator[subprocess.Popen[str]]:
-    """Two ranks that train the recipe in `folder`; whatever is left of them is ended at the end."""
+def ranks_in(folder: Path, recipe: Path, cache: Path, *words: str, num: int = 2) -> Iterator[subprocess.Popen[str]]:
+    """Ranks that train the recipe in `folder`; whatever is left of them is ended at the end."""
     folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "trainer", "train", str(recipe), "--nproc", "2", *overrides]
-    environ = environment(cache, PACKAGE)
+    words = (sys.executable, "-m", "trainer", "train", str(recipe), "--nproc", str(num), *words)
+    environ = {"GLOO_SOCKET_IFNAME": "lo", **environment(cache, PACKAGE)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     launcher = subprocess.Popen(words, cwd=folder, env=environ, text=True, **pipes)
     try:
@@ -77,9 +80,15 @@ def test_ranks_end_and_resume_as_one(cold_prewarm: ColdPrewarm, tiny_recipe: Pat
     assert first["tokens"] == second["tokens"] > 6 * 128  # of both
     assert out.count("step 2/6") == 1  # one rank talks
 
-    with ranks_in(resumed, tiny_recipe, cold_prewarm.cache, f"resume={straight / 'checkpoints/step-3'}") as launcher:
-        code, out = end_of(launcher)
-    assert code == 0, out
+    resume = f"resume={straight / 'checkpoints/step-3'}"
+    nodes = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+    with (
+        ranks_in(resumed, tiny_recipe, cold_prewarm.cache, *nodes, resume, num=1) as first_node,
+        ranks_in(resumed, tiny_recipe, cold_prewarm.cache, *nodes, "--node-rank", "1", resume, num=1) as second_node,
+    ):
+        ends = [end_of(first_node), end_of(second_node)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert result_of(resumed)["ranks"] == 2
     assert_same_checkpoint(straight / "checkpoints/step-6", resumed / "checkpoints/step-6")
     assert [line["loss"] for line in steps_of(resumed)] == [line["loss"] for line in steps_of(straight)[3:]]
 
@@ -181,6 +190,54 @@ time.sleep(60)
     failure = first_failure(launched.endings)
     assert failure is not None
     assert failure.rank == 1  # not the one that was ended for it
+
+
+def two_nodes(folder: Path, script: str, *, limit_s: int = 60) -> list[dict[str, Any] | None]:
+    """Launch the same lines as one rank on each of two nodes; what each node came to, None for one that was killed."""
+    words = (sys.executable, "-m", "tests.train.node", str(folder), f"import os, signal, sys\n{script}")
+    place = f"127.0.0.1:{free_port()}", str(limit_s)
+    environ = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    nodes = [
+        subprocess.Popen((*words, str(rank), *place), stdout=subprocess.PIPE, text=True, env=environ)
+        for rank in range(2)
+    ]
+    try:
+        found = [node.communicate(timeout=200)[0] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    return [json.loads(text) if text else None for text in found]
+
+
+def test_all_nodes_hear_how_the_ranks_of_all_ended(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path, "sys.exit(3 * int(os.environ['RANK']))")
+    assert first == second
+    assert first is not None
+    told = ["ended without a result", "ended without a result, with status 3"]
+    assert [(one["rank"], one["cause"]) for one in first["endings"]] == list(enumerate(told))
+
+
+def test_the_ranks_of_a_node_that_falls_silent_count_as_lost(tmp_path: Path) -> None:
+    script = "if os.environ['RANK'] == '1': os.kill(os.getppid(), signal.SIGKILL)"
+    first, second = two_nodes(tmp_path, script, limit_s=1)
+    assert second is None
+    assert first is not None
+    told = ["ended without a result", "node 1 did not say how its ranks ended"]
+    assert [one["cause"] for one in first["endings"]] == told
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ((2, 2, "host:29400"), "--node-rank must be from 0 to 1, not 2"),
+        ((2, 0, ""), "--rdzv-endpoint must be HOST:PORT of the first node, not ''"),
+        ((2, 0, "host:0"), "must be HOST:PORT"),
+        ((2, 0, "host"), "must be HOST:PORT"),
+    ],
+)
+def test_a_node_that_cannot_be_placed_is_told(place: tuple[int, int, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        Nodes(*place)
 
 
 def test_a_result_of_an_earlier_launch_is_not_taken_for_this_ones(tmp_path: Path) -> None:

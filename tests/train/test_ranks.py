@@ -55,7 +55,7 @@ def test_the_others_wait_until_the_leader_is_done_but_not_forever(tmp_path: Path
             assert (tmp_path / "written").exists()
         if not ranks.is_leader:
             with pytest.raises(PeerLost, match=r"rank 0 was not done with 'nothing' after 0\.2 s"):
-                ranks._wait_for("nothing", 0.2)
+                ranks._wait_for(0, "nothing", 0.2)
 
     assert run_as_ranks(2, work) == [0, 0]
 
