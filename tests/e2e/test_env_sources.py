@@ -16,21 +16,33 @@ import pytest
 
 from tests.support.envs import Envs
 from tests.support.runs import Smi
+from tests.support.until import until
 
 pytestmark = pytest.mark.tmux
 
 USER, PASSWORD = "ana", "s3cret-w0rd"
 
 
+class Looks:
+    """Counts how often somebody has looked at all processes, so that whoever asks can stay until he was seen."""
+
+    def __init__(self) -> None:
+        self.num: int | None = None  # nobody looks
+
+    def wait(self) -> None:
+        """Return once a whole look has begun and ended, if anybody looks."""
+        before = self.num
+        until(lambda: before is None or self.num is None or self.num >= before + 2)
+
+
 class _Guarded(http.server.SimpleHTTPRequestHandler):
     """Wheels for those who know the password; everybody is noted."""
 
     seen: list[str]
-    may_send: threading.Event
+    look: Looks
 
     def do_GET(self) -> None:
-        if self.path.endswith(".whl"):
-            self.may_send.wait(20)
+        self.look.wait()
         wanted = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         self.seen.append(self.path)
         if self.headers.get("Authorization") == wanted:
@@ -58,17 +70,14 @@ def _serving(handler: Any) -> Iterator[int]:
 
 
 @pytest.fixture
-def may_send() -> threading.Event:
-    """Whether the server sends wheels; cleared, it lets everybody wait."""
-    event = threading.Event()
-    event.set()
-    return event
+def looks() -> Looks:
+    return Looks()
 
 
 @pytest.fixture
-def guarded(envs: Envs, may_send: threading.Event) -> Iterator[int]:
+def guarded(envs: Envs, looks: Looks) -> Iterator[int]:
     """The port of a server that gives wheels only to those who know the password."""
-    handler = type("Guarded", (_Guarded,), {"seen": [], "may_send": may_send})
+    handler = type("Guarded", (_Guarded,), {"seen": [], "look": looks})
     with _serving(functools.partial(handler, directory=str(envs.wheels))) as port:
         yield port
 
@@ -114,25 +123,25 @@ def test_a_wrong_password_is_told_without_it(envs: Envs, guarded: int, monkeypat
 
 
 def test_no_process_and_no_request_of_a_job_shows_a_password(
-    envs: Envs, guarded: int, may_send: threading.Event, monkeypatch: pytest.MonkeyPatch
+    envs: Envs, guarded: int, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_OFFLINE", "0")
     _from(envs, f"http://{USER}:{PASSWORD}@127.0.0.1:{guarded}/")
     seen: list[bytes] = []
     is_over = threading.Event()
-    may_send.clear()  # so that uv is still there when somebody looks
 
     def look() -> None:
         while not is_over.wait(0.002):
             seen.extend(line for line in _command_lines() if str(envs.home).encode() in line)
-            if any(b"sync" in line for line in seen):
-                may_send.set()
+            looks.num = (looks.num or 0) + 1
 
     watcher = threading.Thread(target=look)
     watcher.start()
+    until(lambda: looks.num)
     envs.rebuild()
     is_over.set()
     watcher.join()
+    looks.num = None
     assert any(b"sync" in line for line in seen), "uv was seen at work"
     (request,) = envs.home.glob("runs/*/request.json")
     assert "tiny" in request.read_text(), "what the job was asked"
