@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -224,6 +225,7 @@ def main(arguments: list[str]) -> int:
 
     Where files come from is in the environment, since credentials may stand in it.
     """
+    gc.disable()  # a short life with tens of thousands of small records, none of which lead back to themselves
     folder = Path.cwd()
     data = jobs.request(folder)
     sources = from_json(Sources, json.loads(os.environ.pop(SOURCES_VARIABLE)))
