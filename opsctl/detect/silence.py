@@ -19,7 +19,8 @@ class Silence:
     def text(self) -> str:
         """The silence in words, with its limits."""
         what = "no step" if self.phase == "train" else f"nothing ({self.phase})"
-        return f"{what} for {self.since_s:.0f} s; odd after {self.stall_s:.0f} s, too long after {self.hang_s:.0f} s"
+        odd = f"{self.stall_s:.1f}" if self.stall_s < 10 else f"{self.stall_s:.0f}"
+        return f"{what} for {self.since_s:.0f} s; odd after {odd} s, too long after {self.hang_s:.0f} s"
 
     @property
     def is_stalled(self) -> bool:

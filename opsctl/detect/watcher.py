@@ -7,14 +7,10 @@ answers. No I/O and no clock: time comes with the events.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from opsctl.detect import ending, metrics, rows, rules, running
-from opsctl.detect.compiling import LOST
+from opsctl.detect import ending, metrics, rows, rules, running, telling
 from opsctl.detect.context import Context as Context  # a part of this module's interface, as is State
 from opsctl.detect.context import Opinion
-from opsctl.detect.exceptions import Trace
-from opsctl.detect.kernel import KernelEvent
 from opsctl.detect.progress import TRAINING
 from opsctl.detect.state import State as State
 from opsctl.detect.state import initial
@@ -37,7 +33,6 @@ _PHASES = {
     "compile_begins": "compile",
     "prepare_begins": "prepare",
 }
-_SILENT_ROLES = frozenset({"harmless", "phase", "hint", "done"})
 
 
 def start(context: Context, time: float) -> State:
@@ -64,6 +59,13 @@ def settle(state: State, time: float) -> State:
     """Take what was read so far for old: only from `time` on are rows seen as they come."""
     state.progress.settle(time)
     return state
+
+
+def turns_in_s(state: State) -> float | None:
+    """Seconds until silence alone will be odd, or too long; None where it is both already, or the job has ended."""
+    silence = state.progress.silence(state.now)
+    left = [limit - silence.since_s for limit in (silence.stall_s, silence.hang_s)]
+    return min((seconds for seconds in left if seconds > 0), default=None) if state.end is None else None
 
 
 def judge(state: State) -> Verdict:
@@ -101,7 +103,7 @@ def _opinion(state: State) -> Opinion:
 def _line(state: State, line: Line) -> tuple[Finding, ...]:
     if line.source == "kernel":
         event = state.kernel.observe(_looked_at(line.text), line.time, state.progress.num_rows, is_own=line.is_own)
-        return _kernel_finding(state, event) if event is not None else ()
+        return telling.of_kernel(state, event) if event is not None else ()
     return _metrics(state, line)
 
 
@@ -114,7 +116,7 @@ def _metrics(state: State, line: Line) -> tuple[Finding, ...]:
     progress.hear(line.time)
     if found.phase:
         progress.enter(found.phase, line.time)
-    lost = _lost_findings(state, state.compiling.count(found.counters, progress.num_rows), line.time)
+    lost = telling.of_counters(state, state.compiling.count(found.counters, progress.num_rows), line.time)
     if found.row.kind == "train" and found.row.step is not None and progress.observe(found.row, _written(found, line)):
         return (*lost, *_stepped(state, found.row))
     return lost
@@ -200,7 +202,7 @@ def _row(state: State, row: rows.Row) -> list[Finding]:
         hit = _hit(state, row, rule) if rule is not None else None
     if trace is not None and (hit is None or hit.role in ("fatal", "echo")):
         hit = state.words.raised(trace, hit, progress.num_rows, progress.steps_done)
-    return _hit_finding(state, hit, trace) if hit is not None else []
+    return telling.of_hit(state, hit, trace) if hit is not None else []
 
 
 def _hit(state: State, row: rows.Row, rule: rules.Rule) -> Hit | None:
@@ -213,7 +215,7 @@ def _hit(state: State, row: rows.Row, rule: rules.Rule) -> Hit | None:
         return None
     if rule.role == "done":
         progress.finish(row.time)
-    if rule.role in _SILENT_ROLES and rule.role != "hint":
+    if rule.role in telling.SILENT_ROLES and rule.role != "hint":
         return None
     return state.words.observe(row, rule, progress.num_rows, progress.steps_done)
 
@@ -234,73 +236,15 @@ def _sample(state: State, sample: Sample) -> None:
 # --- findings ----------------------------------------------------------------------------------------
 
 
-def _tell(state: State, key: str) -> bool:
-    """Whether this is worth a finding: the first time, and at every tenfold number of times."""
-    times = state.told.get(key, 0) + 1
-    state.told[key] = times
-    return times in (1, 10, 100, 1000, 10000, 100000)
-
-
-def _hit_finding(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
-    if hit.role in _SILENT_ROLES or not _tell(state, f"word {hit.name} {hit.cause}"):
-        return []
-    told = (hit.text,) if trace is None else (f"{trace.kind}: {trace.message}".rstrip(": "),)
-    times = state.told[f"word {hit.name} {hit.cause}"]
-    summary = rules.meaning(hit.cause) + (f" (seen {times} times)" if times > 1 else "")
-    return [
-        Finding(
-            hit.time, hit.cause, hit.severity_now, summary, told, hit.advice, hit.rank, hit.where, hit.start, hit.end
-        )
-    ]
-
-
-def _lost_findings(state: State, lost: tuple[tuple[str, str], ...], time: float) -> tuple[Finding, ...]:
-    """What torch's own counters say was lost, at the first time and at every tenfold number of times."""
-    return tuple(
-        Finding(time, cause, "warning", f"{LOST[cause]} lost: {rules.meaning(cause)}", (evidence,), rules.advice(cause))
-        for cause, evidence in lost
-        if state.compiling.context.compile_expected is not False and _tell(state, f"counter {cause}")
-    )
-
-
-def _kernel_finding(state: State, event: KernelEvent) -> tuple[Finding, ...]:
-    if event.is_own is False or not event.cause or not _tell(state, f"kernel {event.cause} {event.xid}"):
-        return ()
-    return (Finding(event.time, event.cause, event.severity, rules.meaning(event.cause), (event.text,), event.advice),)
-
-
 def _news(state: State) -> tuple[Finding, ...]:
     """A finding when the verdict changes for the worse, when the run stalls, or when it ends."""
     opinion = _opinion(state)
     headline = (opinion.verdict, opinion.cause)
-    found = list(_stall(state))
+    found = list(telling.of_stall(state))
     if headline == state.headline:
         return tuple(found)
     state.headline, state.headline_since = headline, state.now
     severity = _SEVERITIES.get(opinion.verdict, "info" if opinion.cause in _NOTES else "")
     if severity:
-        found.append(_verdict_finding(state, opinion, severity))
+        found.append(telling.of_verdict(state, opinion, severity))
     return tuple(found)
-
-
-def _verdict_finding(state: State, opinion: Opinion, severity: str) -> Finding:
-    lost = f" ({LOST[opinion.cause]} lost)" if opinion.cause in LOST else ""
-    summary = f"{opinion.verdict.replace('_', ' ')}: {rules.meaning(opinion.cause)}{lost}"
-    advice = opinion.advice or rules.advice(opinion.cause)
-    finding = Finding(state.now, opinion.cause, severity, summary, opinion.evidence, advice)
-    root = state.words.root(state.progress.num_rows)
-    if root is None or root.cause != opinion.cause:
-        return finding
-    return replace(finding, rank=root.rank, where=root.where, start=root.start, end=root.end)
-
-
-def _stall(state: State) -> tuple[Finding, ...]:
-    silence = state.progress.silence(state.now)
-    if state.end is not None or not silence.is_stalled:
-        state.told.pop("stalled", None)
-        return ()
-    if "stalled" in state.told:
-        return ()
-    state.told["stalled"] = 1
-    text = f"no step for {silence.since_s:.0f} s (phase {silence.phase}); hung after {silence.hang_s:.0f} s"
-    return (Finding(state.now, "stalled", "warning", "steps have stopped coming", (text,)),)

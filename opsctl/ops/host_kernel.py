@@ -6,13 +6,16 @@ Only what detection knows the meaning of is passed on; where the host does not l
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import re
 import threading
 import time
+from dataclasses import dataclass, field
+from typing import Any
 
 from opsctl.detect.context import Context
-from opsctl.detect.kernel import Kernel
+from opsctl.detect.kernel import Kernel, named_pid
 from opsctl.errors import OpsctlError
 from opsctl.records.run import RunRecord
 from opsctl.records.verdict import Finding
@@ -27,7 +30,47 @@ _SCRIPT = (
     'date +%s; cat /proc/uptime; if rows=$(dmesg 2>/dev/null); then printf "%s\\n" "$rows" | tail -n "$1"; '
     'else exec journalctl -k -q -n "$1" -o short-monotonic --no-pager; fi'
 )
+# constant: the host's pid namespace, the newest pid, and host pid and own pid of each process in the namespace $1
+_PIDS_SCRIPT = (
+    'readlink /proc/self/ns/pid; echo $$; ls -l /proc/[0-9]*/ns/pid 2>/dev/null | grep -F -- "-> $1" | '
+    'sed -n "s|.*/proc/\\([0-9]*\\)/ns/pid .*|\\1|p" | while read -r pid; do '
+    'sed -n "s/^NSpid:.*[^0-9]\\([0-9]*\\)$/$pid \\1/p" "/proc/$pid/status" 2>/dev/null; done'
+)
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
+MAX_PIDS = 65536
 _STAMPED = re.compile(r"^\[\s*(\d+\.\d+)\]\s?(.*)$")
+
+
+@dataclass
+class Pids:
+    """Which processes of the host are in the run's container, and as what it numbers them; changed in place."""
+
+    inner: dict[int, int] = field(default_factory=dict)
+    since: float = math.inf  # the host's time of the first look that showed any
+    newest: int = 0  # the newest pid at the last look
+
+    def look(self, rows: list[str], now: float) -> None:
+        """Fold in what the script said: nothing, where the host is itself a container or lets nobody look."""
+        if len(rows) <= 2 or rows[0] != _FIRST_PID_NAMESPACE:
+            return
+        if len(self.inner) > MAX_PIDS:
+            self.inner.clear()
+        pairs = (row.split() for row in rows[2:])
+        self.inner.update((int(outer), int(inner)) for outer, inner in pairs)
+        self.since, self.newest = min(self.since, now), int(rows[1])
+
+    def of(self, text: str, moment: float) -> dict[str, Any]:
+        """A kernel row of that moment as the recorder reads it, with the process that it names.
+
+        One that was there at a look and not in the container is another's; one that came and went unseen is unknown.
+        """
+        pid = named_pid(text)
+        is_other = pid is not None and pid not in self.inner and pid < self.newest and moment >= self.since
+        return {
+            "text": text,
+            "pid": None if pid is None else self.inner.get(pid),
+            "is_own": False if is_other else None,
+        }
 
 
 class HostKernel:
@@ -37,6 +80,7 @@ class HostKernel:
         self._client = client
         self._run = run
         self._seen: set[str] = set()
+        self._pids = Pids()
         self._stop = threading.Event()
         self.findings: queue.SimpleQueue[Finding] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="host-kernel", daemon=True)
@@ -59,11 +103,21 @@ class HostKernel:
         if problem:
             self.findings.put(unreadable(self._client.target.host.label, problem))
             return False
+        boot = boot_time(rows)
         new = [text for text in news(rows, since=self._run.created) if text not in self._seen]
         if new and not self._stop.is_set():
-            self._client.call("run-kernel", {"run": self._run.run_id, "rows": new})
+            handed = [self._pids.of(text, boot + stamp(text)) for text in new]
+            self._client.call("run-kernel", {"run": self._run.run_id, "rows": handed})
             self._seen.update(new)
+        if self._run.pid_namespace:
+            self._pids.look(pids_in(self._client.target, self._run.pid_namespace), float(rows[0]))
         return True
+
+
+def pids_in(target: Target, namespace: str) -> list[str]:
+    """What the host says of the processes in a pid namespace. Raises TargetError, TimedOut or MissingTool."""
+    argv = ("sh", "-c", _PIDS_SCRIPT, "sh", namespace)
+    return target.ask_host(argv, timeout_s=LIMIT_S).output.splitlines()
 
 
 def newest_rows(target: Target) -> tuple[list[str], str]:
@@ -85,11 +139,21 @@ def news(rows: list[str], *, since: float) -> list[str]:
     >>> news(["1000", "500.0 1.0", "[ 499.5] NVRM: Xid (PCI:0000:b3:00): 79, x"], since=999.0)
     ['[ 499.5] NVRM: Xid (PCI:0000:b3:00): 79, x']
     """
-    boot = float(rows[0]) - float(rows[1].split()[0])
-    stamped = ((_STAMPED.match(row), row) for row in rows[2:])
-    recent = [row for match, row in stamped if match and boot + float(match.group(1)) >= since - 1.0]
+    boot = boot_time(rows)
+    recent = [row for row in rows[2:] if boot + stamp(row) >= since - 1.0]
     kernel = Kernel(Context())
     return [row for row in recent if kernel.observe(row, 0.0, 0) is not None]
+
+
+def boot_time(rows: list[str]) -> float:
+    """When the host started, by its own clock: from `date` and uptime."""
+    return float(rows[0]) - float(rows[1].split()[0])
+
+
+def stamp(row: str) -> float:
+    """A kernel row's seconds since the start of its host; long before it for a row without."""
+    match = _STAMPED.match(row)
+    return float(match.group(1)) if match else -math.inf
 
 
 def unreadable(host: str, problem: str) -> Finding:

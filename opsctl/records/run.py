@@ -69,6 +69,7 @@ class RunRecord:
     gpu_uuids: tuple[str, ...] = ()
     folder: str = ""  # the run's folder, which is the job's working directory
     reads_kernel: bool = True  # whether its recorder sees the kernel's log by itself
+    pid_namespace: str = ""  # the recorder's, where a watch must tell whose processes the host's kernel names
     schema: int = SCHEMA
 
 

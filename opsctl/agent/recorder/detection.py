@@ -104,9 +104,10 @@ class Detection:
         """GPUs and processes at one moment."""
         self.event(sample)
 
-    def tick(self, now: float) -> None:
-        """Time passed."""
+    def tick(self, now: float) -> float | None:
+        """Time passed; returns in how many seconds silence alone will mean something, None where that is not known."""
         self.event(Tick(now))
+        return watcher.turns_in_s(self._state) if self._state is not None and not self._fault else None
 
     def end(self, end: End) -> None:
         """The job ended; what stands in a row not ended counts too."""

@@ -12,6 +12,7 @@ from opsctl.records.run import Attempt
 from opsctl.records.verdict import Verdict
 
 RESULT_NAME = "result.json"
+EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126  # what a shell says of a program that it cannot start
 _LIMIT_BYTES = 1 << 20
 
 
@@ -40,6 +41,12 @@ def attempt_of(number: int, started: float, end: End, verdict: Verdict) -> Attem
         cause=verdict.cause,
         stop_requested=end.stop_requested,
     )
+
+
+def never_started(number: int, started: float, now: float, error: OSError) -> Attempt:
+    """What the exit record keeps of an attempt whose program could not be started."""
+    code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE
+    return Attempt(number, started, now, code, None, cause="bad_arguments")
 
 
 def checkpoint_of(folder: Path) -> str:

@@ -8,11 +8,12 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.agent.recorder.metrics import MetricsTail
 
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
+FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _CHUNK_BYTES = 8192
 KERNEL_LOG = "/dev/kmsg"
@@ -47,14 +48,42 @@ def _below(point: str, root: str, path: str) -> Path:
     return Path(point + inner)
 
 
-def oom_kills(pid: int) -> int | None:
-    """How many processes the kernel has killed for memory in this process's cgroup; None = unreadable."""
+def counter_files(pid: int) -> tuple[Path, ...]:
+    """The files that count the kernel's kills for memory in a process's control groups."""
     proc = Path("/proc") / str(pid)
     with contextlib.suppress(OSError, ValueError):  # gone, hidden, or a form we do not know: unreadable
-        folders = list(cgroup_folders((proc / "cgroup").read_text(), (proc / "mountinfo").read_text()))
-        counts = [count for folder, name in folders if (count := _count(folder / name)) is not None]
+        folders = cgroup_folders((proc / "cgroup").read_text(), (proc / "mountinfo").read_text())
+        return tuple(folder / name for folder, name in folders)
+    return ()
+
+
+class OomCounter:
+    """How many processes the kernel has killed for memory in some control groups, and when that last rose."""
+
+    def __init__(self, files: tuple[Path, ...]) -> None:
+        self._files = files
+        self._count = self.read()
+        self._rose = float("-inf")
+
+    def read(self) -> int | None:
+        """The count now; None = unreadable."""
+        counts = [count for file in self._files if (count := _count(file)) is not None]
         return max(counts) if counts else None
-    return None
+
+    def begin(self) -> None:
+        """Forget what was counted so far."""
+        self._count, self._rose = self.read(), float("-inf")
+
+    def look(self, now: float) -> None:
+        """Note whether the count rose since the last look."""
+        count = self.read()
+        if count is not None and self._count is not None and count > self._count:
+            self._rose = now
+        self._count = count
+
+    def rose_since(self, moment: float) -> bool | None:
+        """Whether it rose at or after that moment; None where nothing is counted."""
+        return None if self._count is None else self._rose >= moment
 
 
 def _count(path: Path) -> int | None:
@@ -66,12 +95,17 @@ def _count(path: Path) -> int | None:
 
 
 @functools.cache
+def pid_namespace() -> str:
+    """The pid namespace of this process, as pid:[N]; "" where it is hidden."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def sees_host_pids() -> bool:
     """Whether this process is in the first pid namespace, in whose numbers the kernel's log names processes."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
-    except OSError:  # hidden: then take nothing for granted
-        return False
+    return pid_namespace() == FIRST_PID_NAMESPACE
 
 
 def open_kernel_log() -> int | None:
@@ -104,6 +138,18 @@ def handed_path(folder: Path) -> Path:
     return folder / "kernel.jsonl"
 
 
+@dataclass(frozen=True)
+class HandedRow:
+    """A kernel row from the host; `pid` is the process that it names, as this container numbers it.
+
+    `is_own` is False where the host saw that it names a process of another container.
+    """
+
+    text: str
+    pid: int | None = None
+    is_own: bool | None = None
+
+
 class HandedRows:
     """The rows that watchers hand over; two of them may hand over the same."""
 
@@ -112,20 +158,19 @@ class HandedRows:
         self._rest = b""
         self._seen: set[str] = set()
 
-    def read(self) -> list[str]:
+    def read(self) -> list[HandedRow]:
         """The rows that came since the last call."""
         data = self._rest + self._tail.read()[1]
         *whole, self._rest = data.split(b"\n")
-        new = [text for text in dict.fromkeys(map(_text, whole)) if text and text not in self._seen]
+        new = {row.text: row for row in map(_row, whole) if row.text and row.text not in self._seen}
         if len(self._seen) + len(new) > MAX_SEEN:
             self._seen.clear()
         self._seen.update(new)
-        return new
+        return list(new.values())
 
 
-def _text(row: bytes) -> str:
-    """What a row says, "" for one that a full disk cut short."""
-    with contextlib.suppress(ValueError):  # the rows after it are as good as ever
-        text = json.loads(row)
-        return text if isinstance(text, str) else ""
-    return ""
+def _row(data: bytes) -> HandedRow:
+    """What a row says; an empty one for a row that a full disk cut short."""
+    with contextlib.suppress(ValueError, TypeError):  # the rows after it are as good as ever
+        return HandedRow(**json.loads(data))
+    return HandedRow("")

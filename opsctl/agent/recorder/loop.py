@@ -31,7 +31,7 @@ class Loop:
     """
 
     def __init__(self, complain: Callable[[str], None]) -> None:
-        self._complain = complain
+        self.complain = complain
         self._num_faults = 0
         self._selector = selectors.DefaultSelector()
         self._times: list[tuple[float, int, Action]] = []
@@ -97,7 +97,7 @@ class Loop:
             action()
         except Exception as error:
             self._num_faults += 1
-            self._complain("".join(traceback.format_exception(error)))
+            self.complain("".join(traceback.format_exception(error)))
             if self._num_faults >= MAX_FAULTS:
                 raise
 

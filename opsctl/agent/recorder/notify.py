@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from opsctl.agent.recorder.helper import Helper
 from opsctl.agent.recorder.loop import Loop
 from opsctl.records.call import to_json
 from opsctl.records.run import Notify, RunRecord
@@ -20,6 +18,7 @@ from opsctl.records.verdict import Verdict
 LIMIT_S = 20.0
 HEARTBEAT_PERIOD_S = 60.0
 MAX_WAITING = 32
+AGAIN_S = 1.0  # after which one that could not be started is tried again
 
 
 def news(run: RunRecord, verdict: Verdict, before: Verdict, now: float) -> dict[str, Any]:
@@ -35,28 +34,24 @@ def news(run: RunRecord, verdict: Verdict, before: Verdict, now: float) -> dict[
 
 
 class Notifier:
-    """Runs one child at a time and never waits for it; the oldest of too many messages is dropped."""
+    """Lets one child at a time talk; the oldest of too many messages is dropped."""
 
     def __init__(self, loop: Loop, policy: Notify, agent_argv: tuple[str, ...], is_well: Callable[[], bool]) -> None:
         self._loop = loop
         self._policy = policy
         self._argv = (*agent_argv, "job", "notify")
         self._waiting: collections.deque[dict[str, Any]] = collections.deque(maxlen=MAX_WAITING)
-        self._child: subprocess.Popen[bytes] | None = None
         self._is_well = is_well
+        self._is_tried_again = False
+        self.helper = Helper(loop, limit_s=LIMIT_S, is_heard=False)
         if policy.heartbeat:
             loop.later(0.0, self._beat)
             loop.every(HEARTBEAT_PERIOD_S, self._beat)
 
     @property
-    def pid(self) -> int | None:
-        """The child that talks now."""
-        return self._child.pid if self._child else None
-
-    @property
     def is_idle(self) -> bool:
         """Whether nothing is left to say."""
-        return self._child is None and not self._waiting
+        return self.helper.pid is None and not self._waiting
 
     def tell(self, message: dict[str, Any]) -> None:
         """Pass a message on to the command and the webhook."""
@@ -71,33 +66,16 @@ class Notifier:
         self._next()
 
     def _next(self) -> None:
-        if self._child is not None or not self._waiting:
+        if self.helper.pid is not None or not self._waiting:
             return
-        data = json.dumps(self._waiting.popleft()).encode()
-        nowhere = subprocess.DEVNULL
-        try:
-            child = subprocess.Popen(
-                self._argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
-            )
-        except OSError:  # no memory for a process: the next message may have better luck
-            return
-        self._child = child
-        assert child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it failed at once; its exit is all there is to know
-            child.stdin.write(data)  # a few KiB: fits in the pipe
-            child.stdin.close()
-        self._loop.later(LIMIT_S, lambda: self._kill(child.pid))
+        if self.helper.start(self._argv, lambda text: self._next(), told=json.dumps(self._waiting[0]).encode()):
+            self._waiting.popleft()
+        elif not self._is_tried_again:
+            self._is_tried_again = True
+            self._loop.later(AGAIN_S, self._try_again)
 
-    def _kill(self, pid: int) -> None:
-        if pid == self.pid:
-            with contextlib.suppress(ProcessLookupError):  # it ended just now
-                os.killpg(pid, signal.SIGKILL)
-
-    def ended(self, status: int) -> None:
-        """The child was reaped."""
-        if self._child is not None:
-            self._child.returncode = os.waitstatus_to_exitcode(status)
-            self._child = None
+    def _try_again(self) -> None:
+        self._is_tried_again = False
         self._next()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,31 +15,26 @@ from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.leases import release
 from opsctl.agent.processes import Stat
 from opsctl.agent.recorder.detection import Detection, context_of
-from opsctl.agent.recorder.end import attempt_of, end_of
+from opsctl.agent.recorder.end import attempt_of, end_of, never_started
 from opsctl.agent.recorder.exit_record import ExitFile
 from opsctl.agent.recorder.findings import unkillable
+from opsctl.agent.recorder.helper import Helper
 from opsctl.agent.recorder.holder import start_job
 from opsctl.agent.recorder.job import RunningJob
-from opsctl.agent.recorder.kernel import (
-    UNREADABLE,
-    HandedRows,
-    kernel_rows,
-    oom_kills,
-    open_kernel_log,
-    sees_host_pids,
-)
-from opsctl.agent.recorder.loop import READ, Loop
+from opsctl.agent.recorder.kernel import UNREADABLE, pid_namespace
+from opsctl.agent.recorder.kernel_watch import KernelWatch
+from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.members import Members
 from opsctl.agent.recorder.notify import Notifier, news
 from opsctl.agent.recorder.output import Output
 from opsctl.agent.recorder.pane import Pane
 from opsctl.agent.recorder.restarts import restarts
 from opsctl.agent.recorder.sampler import Sampler
+from opsctl.agent.recorder.smi import SmiLoop
 from opsctl.agent.recorder.spawn import environment
 from opsctl.agent.recorder.stacks import Stacks
 from opsctl.agent.recorder.telemetry import Telemetry
 from opsctl.agent.signals import members_of
-from opsctl.detect.kernel import named_pid
 from opsctl.records.events import Sample
 from opsctl.records.process import ProcessIdentity
 from opsctl.records.run import Attempt, ExitRecord, RunRecord, StopRequest
@@ -47,11 +42,11 @@ from opsctl.records.verdict import Verdict
 
 POLL_PERIOD_S = 0.25
 TICK_PERIOD_S = 1.0
+TURN_SLACK_S = 0.005  # times are kept to the millisecond
 FIGURES_PERIOD_S = 10.0
 LEFTOVER_GRACE_S = 5.0  # for what a job leaves behind when it ends by itself
 LAST_NEWS_S = 10.0  # how long the end waits for notifications that are on their way
 EXIT_LIMIT_S = 300.0  # how long a disk is asked again to take the exit record
-EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126  # what a shell says of a program that it cannot start
 
 
 def now_s() -> float:
@@ -96,13 +91,12 @@ class Recorder:
         self._job: RunningJob | None = None
         self._attempts: list[Attempt] = []
         self._started = 0.0
-        self._oom_kills: int | None = None
         self._stop: StopRequest | None = None
         self._is_over = False
 
     def run(self) -> OSError | None:
         """Record until the run is over; returns the reason when the job could not be started at all."""
-        self._listen_to_kernel()
+        self._kernel = self._listen_to_kernel()
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             self._loop.on_signal(number, self._stop_asked)
@@ -118,7 +112,7 @@ class Recorder:
 
     def _start_job(self) -> OSError | None:
         self._started = now_s()
-        self._oom_kills = oom_kills(os.getpid())
+        self._kernel.begin()
         folder = self._paths.folder
         variables = environment(
             self._spec, os.environ, run_id=self._record.run_id, folder=folder, secrets=self._secrets
@@ -140,7 +134,7 @@ class Recorder:
             on_exit=self._exited,
             on_gone=self._gone,
         )
-        self._sampler.job_pid = job.process.pid
+        self._sampler.job_pid = self._kernel.job_pid = job.process.pid
         return self._name_job(self._job, job.process)
 
     def _name_job(self, job: RunningJob, process: ProcessIdentity) -> OSError | None:
@@ -156,45 +150,38 @@ class Recorder:
         return None
 
     def _never_started(self, error: OSError) -> None:
-        code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE
+        self._attempts.append(never_started(len(self._attempts) + 1, self._started, now_s(), error))
         sentence = f"{self._spec.argv[0]} cannot be started: {error.strerror}"
-        self._attempts.append(
-            Attempt(len(self._attempts) + 1, self._started, now_s(), code, None, cause="bad_arguments")
-        )
         self._detection.show(Verdict("crashed", "bad_arguments", since=now_s(), evidence=(sentence,)), now_s())
         self._finish()
 
-    def _listen_to_kernel(self) -> None:
-        descriptor = open_kernel_log()
-        if descriptor is not None:
-            self._loop.watch(descriptor, READ, lambda _: self._kernel_says(kernel_rows(descriptor)))
-            return
-        self._spec = replace(self._spec, notes=(*self._spec.notes, UNREADABLE))
-        self._record = replace(self._record, spec=self._spec, reads_kernel=False)
-        handed = HandedRows(self._paths.folder)
-        self._loop.every(TICK_PERIOD_S, lambda: self._kernel_says(handed.read()))
+    def _listen_to_kernel(self) -> KernelWatch:
+        kernel = KernelWatch(
+            self._loop,
+            self._paths.folder,
+            self._seen,
+            lambda text, is_own: self._detection.kernel_row(text, now_s(), is_own=is_own),
+        )
+        if not kernel.reads:
+            self._spec = replace(self._spec, notes=(*self._spec.notes, UNREADABLE))
+            self._record = replace(self._record, spec=self._spec, reads_kernel=False, pid_namespace=pid_namespace())
+        return kernel
 
     # -- while it runs -------------------------------------------------------------------------------
 
+    @property
+    def _helpers(self) -> tuple[SmiLoop | Helper, ...]:
+        """Whatever has a child of ours."""
+        return self._notifier.helper, self._stacks.helper, *self._sampler.helpers
+
     def _members(self) -> tuple[Stat, ...]:
-        children = {child.pid or 0 for child in (self._notifier, self._stacks.helper, *self._sampler.helpers)}
+        children = {child.pid or 0 for child in self._helpers}
         holder = self._job.holder_pid if self._job is not None else None
         return members_of(self._record.run_id, reaper=os.getpid(), holder=holder, helpers=children)
 
     def _type(self, keys: bytes) -> None:
         if self._job is not None:
             self._job.type(keys)
-
-    def _kernel_says(self, rows: Iterable[str]) -> None:
-        for text in rows:
-            self._detection.kernel_row(text, now_s(), is_own=self._is_own(text))
-
-    def _is_own(self, text: str) -> bool | None:
-        """Whether a kernel row names a process of this run; None where it names none, or one that we cannot know."""
-        pid = named_pid(text) if sees_host_pids() else None
-        if pid is None:
-            return None
-        return True if pid == self._sampler.job_pid else self._seen.carries(pid)
 
     def _sampled(self, sample: Sample) -> None:
         self._telemetry.append(sample)
@@ -203,10 +190,17 @@ class Recorder:
     def _tick(self) -> None:
         if self._stop is None and self._paths.stop_request.exists():
             self._stop_asked()  # another user of a shared home cannot send a signal
-        self._detection.tick(now_s())
+        self._kernel.count(now_s())
+        self._tell_time()
         self._output.retry()
         self._telemetry.retry()
         self._detection.retry()
+
+    def _tell_time(self) -> None:
+        """A tick, and one more at the moment when silence alone will say something, if that comes before the next."""
+        turn_s = self._detection.tick(now_s())
+        if turn_s is not None and turn_s < TICK_PERIOD_S:
+            self._loop.later(turn_s + TURN_SLACK_S, lambda: self._detection.tick(now_s()))
 
     def _tell(self, verdict: Verdict, before: Verdict | None) -> None:
         if before is not None:  # every run begins as starting: no news
@@ -236,7 +230,7 @@ class Recorder:
             if self._job is not None and pid == self._job.pid:
                 self._job.exited(status)
                 continue
-            for child in (self._notifier, self._stacks.helper, *self._sampler.helpers):
+            for child in self._helpers:
                 if child.pid == pid:
                     child.ended(status)
 
@@ -245,8 +239,8 @@ class Recorder:
         now = now_s()
         self._output.release(now)
         self._output.poll(now)
-        is_asked, folder = self._stop is not None, self._paths.folder
-        end = end_of(status, now, stop_requested=is_asked, oom_killed=self._oom(), folder=folder)
+        is_asked, is_oom = self._stop is not None, self._kernel.oom_killed(now)
+        end = end_of(status, now, stop_requested=is_asked, oom_killed=is_oom, folder=self._paths.folder)
         self._detection.end(end)
         self._detection.publish(now, at_once=True)
         verdict = self._detection.verdict
@@ -258,16 +252,12 @@ class Recorder:
             news = f"starts again in {policy.backoff_s:g} s: restart {len(self._attempts)} of {policy.max}"
             self._detection.show(replace(verdict, advice=news), now)
 
-    def _oom(self) -> bool | None:
-        count = oom_kills(os.getpid())
-        return None if count is None or self._oom_kills is None else count > self._oom_kills
-
     def _gone(self) -> None:
         """No process of the attempt is left, save what the kernel holds."""
         if self._job is not None and self._job.unkillable:
             self._detection.add(unkillable(now_s(), self._job.unkillable))
         self._job = None
-        self._sampler.job_pid = None
+        self._sampler.job_pid = self._kernel.job_pid = None
         if self._attempts[-1].restart and self._stop is None:
             self._loop.later(self._spec.restart.backoff_s, self._again)
         else:

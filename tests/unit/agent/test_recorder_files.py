@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from opsctl.agent.files import read_record
 from opsctl.agent.recorder import log as log_module
 from opsctl.agent.recorder.exit_record import RESERVED_BYTES, ExitFile
-from opsctl.agent.recorder.kernel import HandedRows, handed_path
+from opsctl.agent.recorder.kernel import HandedRow, HandedRows, OomCounter, handed_path
 from opsctl.agent.recorder.log import BACKLOG_LIMIT_BYTES, AppendFile, Log
 from opsctl.agent.recorder.metrics import MetricsTail
 from opsctl.agent.recorder.telemetry import KEEP_S, ROLL_PERIOD_S, Telemetry, aggregate, read_rows, row
@@ -166,10 +167,29 @@ def test_metrics_are_followed_through_a_rewrite(tmp_path: Path) -> None:
 
 
 def test_handed_kernel_rows_come_once_and_a_broken_one_costs_no_other(tmp_path: Path) -> None:
-    handed = HandedRows(tmp_path)
+    handed, xid = HandedRows(tmp_path), HandedRow("Xid 79", pid=7, is_own=None)
     assert handed.read() == []
-    handed_path(tmp_path).write_text('"Xid 79"\n"Xid 7\n"Xid 31"\n"Xid 79"\n"half')
-    assert handed.read() == ["Xid 79", "Xid 31"]
+    broken = ('{"text": "Xid 7', '{"words": "Xid 7"}', '"Xid 7"', '{"text": "Xid 31", "is_own": false}')
+    handed_path(tmp_path).write_text(
+        "\n".join((json.dumps(asdict(xid)), *broken, json.dumps(asdict(xid)), '{"text": "ha'))
+    )
+    assert handed.read() == [xid, HandedRow("Xid 31", is_own=False)]
     with handed_path(tmp_path).open("a") as file:
-        file.write(' a row"\n"Xid 31"\n')
-    assert handed.read() == ["half a row"]
+        file.write('lf a row"}\n' + json.dumps(asdict(xid)) + "\n")
+    assert handed.read() == [HandedRow("half a row")]
+
+
+def test_a_kill_for_memory_is_counted_and_forgotten(tmp_path: Path) -> None:
+    """Runs may share a control group: what it counted long ago has nothing to do with an end now."""
+    counter = OomCounter(())
+    assert counter.rose_since(0.0) is None
+    counter = OomCounter((tmp_path / "memory.events",))
+    for kills, now in ((3, 10.0), (4, 20.0), (4, 60.0)):
+        (tmp_path / "memory.events").write_text(f"oom 9\noom_kill {kills}\n")
+        if now == 10.0:
+            counter.begin()
+        counter.look(now)
+    assert counter.rose_since(30.0) is False
+    assert counter.rose_since(15.0) is True
+    counter.begin()
+    assert counter.rose_since(15.0) is False
