@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
-from trainer.compile import Counters
+if TYPE_CHECKING:
+    from trainer.compile import Counters
 
 
 def say(text: str) -> None:

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from trainer.compile import CompileError, explain_stray
 from trainer.config import to_yaml
 from trainer.device import resolve_device
-from trainer.endings import outcome
 from trainer.errors import TrainerError
 from trainer.files import write_atomically
-from trainer.launch import Nodes, launch
 from trainer.metrics import MetricsFile, say
 from trainer.ranks import PeerLost, Ranks, join
 from trainer.recipe import Recipe
-from trainer.result import Result, rank_file, write_run_result
+from trainer.result import Result
 from trainer.signals import StopRequested, StopSignals
 from trainer.train import Trainer
 
@@ -88,26 +85,6 @@ def _note_end(error: BaseException, trainer: Trainer, result: Result) -> bool:
         result.fail(error, 1)
         return False
     return True
-
-
-def run_ranks(words: Sequence[str], *, num_ranks: int, nodes: Nodes, uses_gpus: bool, folder: Path) -> int:
-    """Run `python -m trainer WORD...` as `num_ranks` ranks on each node, in `folder`; return the run's exit status.
-
-    The first node writes the run's result; nodes share the folder.
-    """
-    launched = launch(
-        ("-m", "trainer", *words),
-        num_ranks=num_ranks,
-        nodes=nodes,
-        uses_gpus=uses_gpus,
-        result_file=lambda rank: folder / rank_file(rank),
-    )
-    status, failure = outcome(launched.endings, stopped_by=launched.stopped_by)
-    if failure is not None:
-        say(f"rank {failure.rank} failed first: {failure.cause}")
-    if nodes.rank == 0:  # all nodes share the folder
-        write_run_result(folder, launched.endings, status, failure)
-    return status
 
 
 def closing_line(result: Result) -> str:
