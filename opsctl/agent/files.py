@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,9 +76,11 @@ def read_record(cls: type[T], path: Path) -> T | None:
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder with all in it, also while somebody else removes it too."""
+    from shutil import rmtree  # 10 ms that a call which removes nothing must not pay
+
     while path.is_symlink() or path.exists():
         with contextlib.suppress(FileNotFoundError):  # the other one was quicker
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def stale(folder: Path, *patterns: str) -> Iterator[Path]:
