@@ -62,7 +62,7 @@ _HOST_MEMORY = re.compile(
     r"\s{0,12}[:=|]?\s{0,12}(?P<v>\d+\.?\d*)"
 )
 _EVAL = re.compile(r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)")
-_TRAINING = re.compile(r"train|epoch|step|iter|updat|batch")
+_TRAINING = re.compile(r"train|epoch \d|step|iter|updat|batch")  # an epoch without a number may be what is counted
 _PREPARE = re.compile(
     r"load|map\b|tokeniz|download|fetch|filter|generat|resolv|extract|pack|prepar|index|shard|scann?|build|convert"
     r"|process|captur|compil|copy|upload|cach|warm"

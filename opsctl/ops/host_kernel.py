@@ -38,6 +38,7 @@ _PIDS_SCRIPT = (
 )
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
 MAX_PIDS = 65536
+_PAIR = re.compile(r"(\d{1,10}) (\d{1,10})")
 _STAMPED = re.compile(r"^\[\s*(\d+\.\d+)\]\s?(.*)$")
 
 
@@ -51,12 +52,12 @@ class Pids:
 
     def look(self, rows: list[str], now: float) -> None:
         """Fold in what the script said: nothing, where the host is itself a container or lets nobody look."""
-        if len(rows) <= 2 or rows[0] != _FIRST_PID_NAMESPACE:
+        if len(rows) <= 2 or rows[0] != _FIRST_PID_NAMESPACE or not rows[1].isdigit():
             return
         if len(self.inner) > MAX_PIDS:
             self.inner.clear()
-        pairs = (row.split() for row in rows[2:])
-        self.inner.update((int(outer), int(inner)) for outer, inner in pairs)
+        found = (_PAIR.fullmatch(row) for row in rows[2:])
+        self.inner.update((int(match[1]), int(match[2])) for match in found if match)
         self.since, self.newest = min(self.since, now), int(rows[1])
 
     def of(self, text: str, moment: float) -> dict[str, Any]:
@@ -81,6 +82,7 @@ class HostKernel:
         self._run = run
         self._seen: set[str] = set()
         self._pids = Pids()
+        self._has_read = False
         self._stop = threading.Event()
         self.findings: queue.SimpleQueue[Finding] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="host-kernel", daemon=True)
@@ -100,9 +102,12 @@ class HostKernel:
     def _look(self) -> bool:
         """Pass on what is new; says whether looking again has any sense."""
         rows, problem = newest_rows(self._client.target)
+        if problem and self._has_read:
+            return True  # a host in trouble: the next look may have better luck
         if problem:
             self.findings.put(unreadable(self._client.target.host.label, problem))
             return False
+        self._has_read = True
         boot = boot_time(rows)
         new = [text for text in news(rows, since=self._run.created) if text not in self._seen]
         if new and not self._stop.is_set():

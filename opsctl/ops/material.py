@@ -66,9 +66,9 @@ def read_case(folder: Path) -> Material:
     return Material(
         log if log.exists() else None,
         PANE_COLUMNS if form == "pane80" or form.startswith("tail") else 0,
-        _text(folder / "smi.csv"),
-        _text(folder / "smi.txt"),
-        _text(folder / "dmesg.txt"),
+        _evidence(folder / "smi.csv", ConfigError),
+        _evidence(folder / "smi.txt", ConfigError),
+        _evidence(folder / "dmesg.txt", ConfigError),
         checked(case.get("context") or {}, folder / "case.yaml", is_strict=False),
     )
 
@@ -167,11 +167,11 @@ def _text(path: Path | None) -> str | None:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _evidence(path: Path | None) -> str | None:
+def _evidence(path: Path | None, error: type[UsageError | ConfigError] = UsageError) -> str | None:
     """The text of a file that must be text, since nothing else can be understood in it."""
     text = _text(path)
     if text is not None and ("\0" in text or text.count("\ufffd") > len(text) / 10):
-        raise UsageError(f"{path} is no text", hint="name what nvidia-smi or dmesg printed")
+        raise error(f"{path} is no text", hint="it must hold what nvidia-smi or dmesg printed")
     return text
 
 

@@ -130,3 +130,11 @@ def test_evidence_that_is_no_text_is_refused(tmp_path: Path, kind: str, data: by
     path.write_bytes(data)
     with pytest.raises(UsageError, match="no text"):
         diagnose_files(write(tmp_path, "train.log", LOG), **{kind: path})
+
+
+@pytest.mark.parametrize("name", ["smi.csv", "smi.txt", "dmesg.txt"])
+def test_a_case_whose_evidence_is_no_text_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "case.yaml", "log_form: joined\n")
+    (tmp_path / name).write_bytes(bytes(range(64)))
+    with pytest.raises(ConfigError, match=f"{name} is no text"):
+        diagnose_case(tmp_path)
