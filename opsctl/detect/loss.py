@@ -13,6 +13,7 @@ from opsctl.detect.steps import StepRow
 NAN_ROWS = 2
 NAN_GRADIENT_ROWS = 3
 NEWEST = 3
+FAR, LONG_ROWS = 3.0, 5  # a leap is told after three rows where it is far, after five else: spikes come back
 MIN_LEVEL_ROWS = 3
 LEAP, CLIMB = 1.8, 2.5
 BOUND_ROWS = 10
@@ -32,6 +33,7 @@ class Losses:
     best: float = math.inf  # the lowest level so far: a slow climb takes the level along
     best_spread: float = 0.0
     since_bound: int = 0
+    above: int = 0  # rows in a row that lie above the bound
     last: str = ""
 
     def observe(self, row: StepRow) -> None:
@@ -56,6 +58,7 @@ class Losses:
             if len(self.level) <= BOUND_ROWS or self.since_bound >= BOUND_ROWS:
                 self.bound, self.since_bound = self._bound(), 0
         self.newest.append(loss)
+        self.above = self.above + 1 if loss > self.bound else 0
 
     def _bound(self) -> float:
         """What a loss must exceed to have left its level; sorting for every row would cost too much."""
@@ -86,10 +89,16 @@ class Losses:
             return self._opinion(
                 "nan_loss", 0.85, f"gradient norm not finite in {self.nan_gradient_rows} rows in a row"
             )
-        if len(self.newest) == NEWEST and min(self.newest) > self.bound:
+        if self._has_left():
             text = f"loss {self.newest[-1]:.4g}, before {median(list(self.level)):.4g}, and it does not come back"
             return self._opinion("loss_divergence", 0.85, text)
         return None
+
+    def _has_left(self) -> bool:
+        """Whether the newest rows have left their level: far, or for long."""
+        if len(self.newest) < NEWEST or min(self.newest) <= self.bound:
+            return False
+        return self.above >= LONG_ROWS or min(self.newest) > FAR * median(list(self.level))
 
     @staticmethod
     def _opinion(cause: str, confidence: float, text: str) -> Opinion:

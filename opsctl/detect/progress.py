@@ -17,6 +17,7 @@ from opsctl.detect.steps import StepRow
 
 STALL_FACTOR, STALL_EXTRA_S = 3.0, 5.0
 HANG_FACTOR, HANG_FLOOR_S = 10.0, 60.0
+PAUSE_FACTOR = 1.5  # a pause that the run came back from once may last a little longer the next time
 CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log goes on
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
 DUE_EVERY = 8  # rows: sorting for each one would cost too much
@@ -67,6 +68,7 @@ class Progress:
     paced_step: int | None = None
     bars: Bars = field(default_factory=Bars)
     longest: dict[str, float] = field(default_factory=dict)
+    longest_pause: float = 0.0  # between two rows of training
     due: tuple[int, float] = (-1, 0.0)  # after how many rows `due_s` was found, and what it was
 
     # --- what comes in ---------------------------------------------------------------------------
@@ -142,6 +144,7 @@ class Progress:
         in_train = self.phase == "train"
         if in_train and interval > 0 and self.num_rows >= WARMUP_ROWS - 1:
             self.intervals.append(interval)
+            self.longest_pause = max(self.longest_pause, interval)
         step_s = row.step_s if row.step_s is not None else self._derived(interval, steps, in_train)
         if step_s is not None and step_s > 0:
             self.pace.observe(step_s, self.num_rows)
@@ -219,7 +222,7 @@ class Progress:
 
     def _of_steps(self, now: float, due: float) -> Silence:
         since = now - self.last_step
-        hang = max(HANG_FLOOR_S, HANG_FACTOR * due)
+        hang = max(HANG_FLOOR_S, HANG_FACTOR * due, PAUSE_FACTOR * self.longest_pause)
         if now - self.last_line < STALL_FACTOR * due + STALL_EXTRA_S:
             hang = max(CHATTER_FLOOR_S, CHATTER_FACTOR * due)
         return Silence(since, STALL_FACTOR * due + STALL_EXTRA_S, hang, self.phase or "train", due)

@@ -47,6 +47,19 @@ def test_patience_is_learned_from_the_rows_not_from_the_steps_they_report() -> N
     assert watch.findings == []
 
 
+def test_a_pause_that_was_survived_may_last_as_long_again() -> None:
+    """A checkpoint that nobody announces, say: it is told once and not at every later one."""
+    watch = Watching()
+    watch.steps(40)
+    watch.ticks(99)
+    assert watch.pair[0] == "hung"
+    watch.steps(300, first=41)
+    watch.ticks(120)
+    assert watch.pair == ("healthy", "ok")
+    watch.ticks(50)
+    assert watch.pair[0] == "hung"
+
+
 def test_a_step_ends_the_alarm_and_a_second_silence_is_told_again() -> None:
     watch = Watching()
     watch.steps(40)
