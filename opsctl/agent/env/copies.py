@@ -22,6 +22,7 @@ _LARGE_BYTES = 1 << 20
 _TOLD_TIMES = 20
 
 Told = Callable[[int, int], None]  # bytes done, bytes in all
+_Own = tuple[str, int, int]  # sha256, size and time of a file from now on: plain, since each crosses a pipe
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,11 @@ def own_copies(pool: Executor, root: Path, files: dict[str, Seen], *, told: Told
     regular = {path: seen.size for path, seen in files.items() if seen.link is None}
     done, shown, total = 0, 0, sum(regular.values())
     owned, hashes = dict(files), dict[str, str]()
-    for batch in pool.map(functools.partial(_own, str(root)), batches(regular)):
-        for path, sha256, seen in batch:
-            owned[path], hashes[path] = seen, sha256
-            done += seen.size
+    lots = list(batches(regular))
+    for lot, found in zip(lots, pool.map(functools.partial(_own, str(root)), lots), strict=True):
+        for path, (sha256, size, mtime_ns) in zip(lot, found, strict=True):
+            owned[path], hashes[path] = Seen(size, mtime_ns), sha256
+            done += size
         if (share := done * _TOLD_TIMES // max(total, 1)) > shown:
             shown = share
             told(done, total)
@@ -67,23 +69,23 @@ def batches(sizes: dict[str, int]) -> Iterator[list[str]]:
         yield lot
 
 
-def _own(root: str, paths: Iterable[str]) -> list[tuple[str, str, Seen]]:
+def _own(root: str, paths: Iterable[str]) -> list[_Own]:
     buffer = memoryview(bytearray(_PIECE_BYTES))
-    return [(path, *_own_one(f"{root}/{path}", buffer)) for path in paths]
+    return [_own_one(f"{root}/{path}", buffer) for path in paths]
 
 
-def _own_one(path: str, buffer: memoryview) -> tuple[str, Seen]:
-    """The file's hash, and how it is seen from now on."""
+def _own_one(path: str, buffer: memoryview) -> _Own:
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         before = os.fstat(source)
         if before.st_nlink == 1:
-            return _hashed(source, buffer, lambda piece: None), _seen(before)
+            return _hashed(source, buffer, lambda piece: None), before.st_size, before.st_mtime_ns
         os.unlink(path)  # noqa: PTH108 - tens of thousands: no Path for each
         copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, before.st_mode & 0o777)
         try:
             sha256 = _hashed(source, buffer, functools.partial(_write, copy))
-            return sha256, _finished(copy, before)
+            after = _finished(copy, before)
+            return sha256, after.st_size, after.st_mtime_ns
         finally:
             os.close(copy)
     finally:
@@ -105,15 +107,11 @@ def _write(copy: int, piece: memoryview) -> None:
         piece = piece[os.write(copy, piece) :]
 
 
-def _finished(copy: int, before: os.stat_result) -> Seen:
+def _finished(copy: int, before: os.stat_result) -> os.stat_result:
     """The copy with the mode of what it was made from; the disk begins to write a large one at once."""
     now = os.fstat(copy)
     if now.st_mode != before.st_mode:  # our umask is no business of what wheels bring
         os.fchmod(copy, before.st_mode & 0o7777)
     if now.st_size >= _LARGE_BYTES:
         os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
-    return _seen(now)
-
-
-def _seen(stat: os.stat_result) -> Seen:
-    return Seen(stat.st_size, stat.st_mtime_ns)
+    return now
