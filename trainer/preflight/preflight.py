@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -31,6 +32,7 @@ def preflight(
     """
     started_at = time.monotonic()
     device = resolve_device(recipe.device)
+    _spare_probes()
     with _empty_caches():
         if replicas == "processes":
             topology, facts = try_processes(words, num_ranks=num_replicas, uses_gpus=device.type == "cuda")
@@ -58,6 +60,25 @@ def _in_threads(
     is_chosen = replicas == "shared-threads"
     found = [] if is_chosen else try_threads(recipe, device, num_replicas=num_replicas, lock=lock)
     return [*found, try_shared_code(num_replicas, is_chosen=is_chosen)], known(torch.__version__)
+
+
+# What Inductor compiles for on a CPU that has it.
+_VECTOR_FLAGS = (
+    *("-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mavx512vnni"),
+    *("-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+)
+
+
+def _spare_probes() -> None:
+    """Let Inductor believe the CPU what vectors it has, where the compiler knows them all.
+
+    Else it builds and loads a program for each kind, in every empty cache: 12 s of a CPU that say nothing of replicas.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    argv = [compiler, *_VECTOR_FLAGS, "-x", "c++", "-fsyntax-only", os.devnull]
+    with suppress(OSError):  # no compiler: the replicas will say so
+        if subprocess.run(argv, capture_output=True, check=False).returncode == 0:
+            os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 @contextmanager
