@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +56,19 @@ few = examples(deadline=None, suppress_health_check=[HealthCheck.function_scoped
 TELL = "import json, os, sys; f = open('told.part', 'w'); "
 TELL += "json.dump([sys.argv[1:], {k: v for k, v in os.environ.items() if k[0] == 'Q'}], f); "
 TELL += "f.close(); os.rename('told.part', 'told')"
+
+
+def test_each_character_alone_is_a_word_of_its_own(target: Target) -> None:
+    """A word that needs quoting for two reasons hides that one of them was forgotten."""
+    characters = [*map(chr, range(1, 128)), "\u2603"]  # what a configuration can say
+    words = ("", *TRAPS, *characters, *(f"a{one}b" for one in characters), "~root", "a=~", "{a,b}", "[a-z]", "#a")
+    printer = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode, sys.argv[1:])))"
+    output = b""
+    with contextlib.closing(target.start((target.python, "-c", printer, *words))) as channel:
+        channel.close_input()
+        while data := channel.read(60.0):
+            output += data
+    assert output.split(b"\0") == [os.fsencode(word) for word in words]
 
 
 @examples(few, max_examples=2)
