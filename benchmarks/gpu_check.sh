@@ -3,11 +3,14 @@
 # real nvidia-smi. Exits 1 where a row says no. Nothing is installed; what a Python lacks leaves its rows `not run`.
 # Usage: benchmarks/gpu_check.sh [PYTHON]    PYTHON: one with a CUDA build of torch (default: python3)
 #   DEVICE=cpu rehearses the script where there is no GPU;  KEEP=FOLDER keeps each row's output there
+#   WITHIN_S=480 is when it ends at the latest: rows that time is not left for are `no`
 set -uo pipefail
 python=$(command -v "${1:-python3}") || { echo "no program ${1:-python3}" >&2; exit 2; }
 python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python")
 cd "$(dirname "$0")/.." || exit 2
 device=${DEVICE:-cuda}
+within_s=${WITHIN_S:-480} steps=60
+[ "$device" = cuda ] || { within_s=${WITHIN_S:-3600} steps=20; }
 root=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -28,8 +31,10 @@ row() { # NAME ANSWER SECONDS FIGURE
 }
 
 check() { # NAME LIMIT_S PATTERN COMMAND...: the last line of its output that matches is the row's figure
-  local name=$1 limit=$2 pattern=$3 log answer started=$SECONDS
+  local name=$1 limit=$2 pattern=$3 log answer started=$SECONDS left=$((within_s - SECONDS))
   shift 3
+  [ "$left" -gt 0 ] || { row "$name" no 0 "no time left of $within_s s"; return; }
+  limit=$((limit < left ? limit : left))
   log=$logs/$(tr -c 'a-z0-9\n' - <<<"${name,,}").log
   timeout "$limit" "$@" >"$log" 2>&1 && answer=yes || answer=no
   row "$name" "$answer" "$((SECONDS - started))" "$(grep -aE "$pattern" "$log" | tail -n 1 | tr '|' '/' | cut -c 1-110)"
@@ -56,7 +61,7 @@ check "prewarm, warm: nothing compiled" 90 "start of" "$python" -m trainer prewa
 mv "$work/cache" "$work/moved"
 export TORCHINDUCTOR_CACHE_DIR=$work/moved/inductor TRITON_CACHE_DIR=$work/moved/triton
 check "prewarm, the cache moved" 90 "start of" "$python" -m trainer prewarm "${recipe[@]}" --require-warm
-check "training, sealed" 180 "after training" "$python" -m trainer train "${recipe[@]}" steps=60
+check "training, sealed" 180 "after training" "$python" -m trainer train "${recipe[@]}" steps=$steps
 mv "$work/run/metrics.jsonl" "$logs/metrics.jsonl" 2>/dev/null
 rm -rf "${work:?}/run/"*
 if [ "$device" = cuda ]; then
