@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from opsctl.errors import CommandFailed, OpsctlError
 from opsctl.records.call import SCHEMA, to_json
@@ -45,7 +45,9 @@ def console() -> Console:
     from rich.console import Console  # 40 ms: only commands that draw pay for it
 
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
-    return Console(width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
+    # rich leaves bold and dim to NO_COLOR, whose users want plain text
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(width=width, highlight=False, soft_wrap=not sys.stdout.isatty(), color_system=colours)
 
 
 def document(value: Any) -> None:
