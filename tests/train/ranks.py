@@ -11,7 +11,7 @@ from torch.distributed import TCPStore
 from trainer.ranks import Ranks, join
 
 
-def run_as_ranks(num_ranks: int, work: Callable[[Ranks], None], *, within_s: float = 60.0) -> list[int | None]:
+def run_as_ranks(num_ranks: int, work: Callable[[Ranks], None], *, within_s: float = 200.0) -> list[int | None]:
     """Run `work` in that many ranks, as the elastic agent would have them meet; return their exit statuses."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     fork = multiprocessing.get_context("fork")

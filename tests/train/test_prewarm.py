@@ -31,7 +31,6 @@ def test_the_other_rank_loads_what_the_first_compiled(cold_prewarm: ColdPrewarm)
     assert report["others_loaded"] is other["warm"] is True
     assert (other["fx_hits"], other["fx_misses"], other["aot_hits"], other["aot_misses"]) == (5, 0, 3, 0)
     assert other["compiler_starts"] == other["new_binaries"] == 0
-    assert other["seconds"] < first["seconds"]
     assert report["fx_hits"] == 5  # of both
 
 

@@ -106,6 +106,20 @@ def test_the_out_of_memory_killer_of_another_process_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counted", "cause"), [(True, "host_oom_killed"), (None, "host_oom_killed"), (False, "sigkill_unknown")]
+)
+def test_a_kill_of_nobody_knows_whom_is_ours_unless_our_own_group_counted_none(
+    counted: bool | None, cause: str
+) -> None:
+    """Inside a container the numbers in the host's rows are nobody's."""
+    watch = Watching()
+    watch.steps(20)
+    watch.line(OOM, source="kernel")
+    watch.end(signal=9, oom_killed=counted)
+    assert watch.pair[1] == cause
+
+
+@pytest.mark.parametrize(
     ("end", "words", "cause"),
     [
         ({"exit_code": 1}, "ValueError: no such column", "python_exception"),

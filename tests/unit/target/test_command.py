@@ -12,7 +12,7 @@ from opsctl.target.command import Secret, shell_words
 words = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20), min_size=1, max_size=5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(words)
 def test_a_shell_reads_back_the_same_words(argv: list[str]) -> None:
     script = "printf '%s\\0' " + shell_words(tuple(argv))
