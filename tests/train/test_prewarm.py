@@ -27,7 +27,7 @@ def test_a_cold_prewarm_compiles_every_function_and_says_so(cold_prewarm: ColdPr
 
 def test_the_other_rank_loads_what_the_first_compiled(cold_prewarm: ColdPrewarm) -> None:
     report = cold_prewarm.report
-    first, other = report["ranks"]
+    _, other = report["ranks"]
     assert report["others_loaded"] is other["warm"] is True
     assert (other["fx_hits"], other["fx_misses"], other["aot_hits"], other["aot_misses"]) == (5, 0, 3, 0)
     assert other["compiler_starts"] == other["new_binaries"] == 0
