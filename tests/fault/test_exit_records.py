@@ -16,8 +16,9 @@ NUM_ENDINGS, NUM_STARTS = 20, 5  # the promise is 200 and 20
 @pytest.mark.docker
 @pytest.mark.tmux
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_no_ending_is_lost_or_told_wrong_over_ssh_and_docker() -> None:
     words = ("--over", "ssh+docker", "--endings", str(NUM_ENDINGS), "--starts", str(NUM_STARTS))
-    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert f"| ssh+docker | {NUM_ENDINGS} | 0 | {NUM_STARTS} | 1 | {NUM_STARTS - 1} |" in done.stdout

@@ -109,7 +109,7 @@ def small_container() -> Iterator[str]:
     try:
         yield name
     finally:
-        subprocess.run(("docker", "rm", "-f", "-v", name), capture_output=True, timeout=60, check=True)
+        subprocess.run(("docker", "rm", "-f", "-v", name), capture_output=True, timeout=120, check=True)
 
 
 def send_signal(fault: Fault, container: str, run: dict[str, Any], seen: Watch) -> float:

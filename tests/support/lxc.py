@@ -57,7 +57,7 @@ def running(name: str, mounts: Mapping[Path, str] = {}) -> Iterator[None]:
         ran("lxc-attach", "-n", name, "--", "useradd", "-m", USER)
         yield
     finally:
-        subprocess.run(("lxc-stop", "-n", name, "-k"), capture_output=True, timeout=60)
+        subprocess.run(("lxc-stop", "-n", name, "-k"), capture_output=True, timeout=120)
         shutil.rmtree(folder)
 
 

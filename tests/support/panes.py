@@ -23,7 +23,7 @@ class ForeignSession:
 
     def tmux(self, *words: str) -> str:
         argv = ("tmux", "-S", self.socket, *words)
-        return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=10).stdout
+        return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
 
     def type(self, *argv: str) -> None:
         """Type a command, as a person does."""
