@@ -14,6 +14,7 @@ HELD_MIB = 2048.0
 LARGE_MIB = 16 * 1024.0
 MEMORY_RISE = 1.3
 SURE_WEIGHT = 40
+JUST_BEFORE_S = 10.0  # the kernel's rows come by another way than the job's
 COUNTED = "the control group counted an OOM kill"
 _OF_KILLED = frozenset({"sigkill_unknown", "dataloader_worker_died"})  # what the kill of one process looks like
 _SIGNALS = {
@@ -164,7 +165,7 @@ def _stopped(state: State, end: End) -> Opinion | None:
 
 
 def _crashed(state: State, end: End) -> Opinion:
-    event = state.kernel.root(state.progress.num_rows, within=3)
+    event = state.kernel.root(state.progress.num_rows, within=3, since=end.time - JUST_BEFORE_S)
     root = _root(state)
     if event is not None and event.cause != "host_oom_killed" and (root is None or event.weight >= root.rank_weight):
         told = (event.text, *((root.text,) if root else ()))

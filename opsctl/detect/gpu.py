@@ -95,6 +95,15 @@ class Gpu:
         """The newest points, at most `number`."""
         return list(self.points)[-number:]
 
+    def newest_for(self, seconds: float, at_least: int) -> list[Point]:
+        """The newest points that span so many seconds and are so many; none where they do not yet."""
+        found: list[Point] = []
+        for point in reversed(self.points):
+            found.append(point)
+            if len(found) >= at_least and found[0].time - point.time >= seconds:
+                return found
+        return []
+
     def window(self) -> list[Point]:
         """The points of the newest two minutes, or two dozen where they come seldom; with known memory."""
         if self.newest_window is None:
@@ -122,9 +131,10 @@ class Gpu:
                 return found
         return None
 
-    def growth(self) -> Growth | None:
-        """How this GPU's memory rises."""
-        return memory.growth([time for time, _ in self.slow], [used for _, used in self.slow], self.total_mib)
+    def growth(self, span_s: float) -> Growth | None:
+        """How this GPU's memory rises, seen for at least so long."""
+        times, used = [time for time, _ in self.slow], [used for _, used in self.slow]
+        return memory.growth(times, used, self.total_mib, span_s=span_s)
 
     def is_spinning(self) -> bool:
         """Full utilisation at low power and unmoved memory: a kernel that only waits."""

@@ -12,6 +12,7 @@ from opsctl.records.events import GpuProcess, GpuSample, Sample
 
 MISSING_POLLS = 2
 FOREIGN_MIB = 500.0
+FLAT_S, FLAT_SAMPLES = 10.0, 4  # by chance, memory of varying batches stays the same for a moment
 NEIGHBOUR_PIDS = 512  # ranks and workers of one job are born close together
 _PYTHONIC = re.compile(r"(?i)python|pt_|torch|train|ray::|deepspeed|accelerate")
 
@@ -60,11 +61,12 @@ class Gpus:
         return not context.gpus or gpu.index in context.gpus
 
     def settle(self) -> None:
-        """Note for each GPU that its memory has once been flat under load: the baseline of this run."""
+        """Note for each GPU that its memory has once been flat under load for a while: the baseline of this run."""
         for gpu in self.gpus.values():
-            used = [point.used for point in gpu.newest(4) if point.used is not None]
-            if not gpu.was_flat and len(used) == 4 and memory.is_flat(used) and not gpu.is_idle(4):
-                gpu.was_flat = True
+            if not gpu.was_flat and not gpu.is_idle(FLAT_SAMPLES):
+                points = gpu.newest_for(FLAT_S, FLAT_SAMPLES)
+                used = [point.used for point in points if point.used is not None]
+                gpu.was_flat = len(used) == len(points) >= FLAT_SAMPLES and memory.is_flat(used)
 
     # --- what is known ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -137,9 +138,13 @@ class Kernel:
             return True
         return abs(pid - context.pid) <= NEIGHBOUR_PIDS and is_pythonic(name)
 
-    def root(self, rows: int, within: int) -> KernelEvent | None:
-        """The gravest fatal event that may concern this job and that few steps followed; the earliest of equals."""
-        near = [event for event in self.events if self._counts(event) and event.rows >= rows - within]
+    def root(self, rows: int, within: int, since: float = math.inf) -> KernelEvent | None:
+        """The gravest fatal event that may concern this job; the earliest of equals.
+
+        At most `within` rows of progress followed it, or it is no older than `since`.
+        """
+        counting = filter(self._counts, self.events)
+        near = [event for event in counting if event.rows >= rows - within or event.time >= since]
         return max(near, key=lambda event: (event.is_own is True, event.weight), default=None)
 
     @staticmethod

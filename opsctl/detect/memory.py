@@ -85,9 +85,11 @@ def is_flat(used: Sequence[float]) -> bool:
     return bool(used) and max(used) - min(used) <= FLAT_SHARE * max(used)
 
 
-def growth(times: Sequence[float], used: Sequence[float], total_mib: float | None) -> Growth | None:
-    """The rise of a series' floor, None where it has settled, is short, or fills nothing within a day."""
-    if len(used) < GROWTH_SAMPLES or times[-1] - times[0] < GROWTH_SPAN_S or max(used) - min(used) < GROWTH_FLOOR_MIB:
+def growth(
+    times: Sequence[float], used: Sequence[float], total_mib: float | None, *, span_s: float = GROWTH_SPAN_S
+) -> Growth | None:
+    """The rise of a series' floor over at least `span_s`, None where it has settled or fills nothing within a day."""
+    if len(used) < GROWTH_SAMPLES or times[-1] - times[0] < span_s or max(used) - min(used) < GROWTH_FLOOR_MIB:
         return None
     floors = _floors(used)
     rises = [after - before for before, after in itertools.pairwise(floors)]

@@ -68,14 +68,18 @@ class Pace:
 
     def _is_clearly_slower(self) -> bool:
         """Whether most of the newest rows lie above most of the run's best stretch: steps may differ by nature."""
+        if not self.times:
+            return False
         times = list(self.times)
         first = times[: len(times) // 2]
         pace = self.best_s or (median(first) if first else 0.0)
         high = self.best_high_s or (upper(first) if first else 0.0)
-        wanted = NOISY_ROWS if high > NOISY * pace else STEADY_ROWS
+        now = times[-STEADY_ROWS:]
+        is_noisy = high > NOISY * pace or upper(now) > NOISY * median(now)
+        wanted = NOISY_ROWS if is_noisy else STEADY_ROWS
         newest = sorted(times[-wanted:])
         is_enough = wanted == STEADY_ROWS or len(times) == self.times.maxlen
-        return bool(newest) and is_enough and newest[len(newest) // 4] > high
+        return is_enough and newest[len(newest) // 4] > high
 
 
 def _is_fading(newest: list[float]) -> bool:

@@ -18,6 +18,8 @@ from opsctl.detect.steps import StepRow
 STALL_FACTOR, STALL_EXTRA_S = 3.0, 5.0
 HANG_FACTOR, HANG_FLOOR_S = 10.0, 60.0
 PAUSE_FACTOR = 1.5  # a pause that the run came back from once may last a little longer the next time
+EARLY_STALL_S, EARLY_HANG_S = 60.0, 600.0  # while nobody knows yet how far apart rows are
+FEW_INTERVALS, FEW_HANG_S = 5, 180.0
 CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log goes on
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
 DUE_EVERY = 8  # rows: sorting for each one would cost too much
@@ -221,11 +223,18 @@ class Progress:
         return Silence(since, floor / 2, floor, phase)
 
     def _of_steps(self, now: float, due: float) -> Silence:
-        since = now - self.last_step
-        hang = max(HANG_FLOOR_S, HANG_FACTOR * due, PAUSE_FACTOR * self.longest_pause)
+        stall, floor = self._patience(due)
+        hang = max(floor, HANG_FACTOR * due, PAUSE_FACTOR * self.longest_pause)
         if now - self.last_line < STALL_FACTOR * due + STALL_EXTRA_S:
             hang = max(CHATTER_FLOOR_S, CHATTER_FACTOR * due)
-        return Silence(since, STALL_FACTOR * due + STALL_EXTRA_S, hang, self.phase or "train", due)
+        return Silence(now - self.last_step, stall, hang, self.phase or "train", due)
+
+    def _patience(self, due: float) -> tuple[float, float]:
+        """After how long silence is odd, and the least after which it is a hang: longer before the pace is known."""
+        stall = STALL_FACTOR * due + STALL_EXTRA_S
+        if self.context.typical_step_s or self.context.joined_midway or len(self.intervals) >= FEW_INTERVALS:
+            return stall, HANG_FLOOR_S
+        return (stall, FEW_HANG_S) if self.intervals else (max(stall, EARLY_STALL_S), EARLY_HANG_S)
 
     def slowdown(self) -> float | None:
         """How many times slower than it should be the run is: than a good run, or its own best; None = unknown.
