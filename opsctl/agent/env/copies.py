@@ -18,7 +18,6 @@ from opsctl.agent.env.manifest import Seen
 _PIECE_BYTES = 1 << 18  # what a core's own cache holds: hashed and written without going back to memory
 _BATCH_COST = 16 << 20
 _FILE_COST = 100_000  # in bytes: what making a file costs beside its bytes
-_LARGE_BYTES = 1 << 20
 _TOLD_TIMES = 20
 
 Told = Callable[[int, int], None]  # bytes done, bytes in all
@@ -108,10 +107,8 @@ def _write(copy: int, piece: memoryview) -> None:
 
 
 def _finished(copy: int, before: os.stat_result) -> os.stat_result:
-    """The copy with the mode of what it was made from; the disk begins to write a large one at once."""
+    """How the copy is seen, with the mode of what it was made from."""
     now = os.fstat(copy)
     if now.st_mode != before.st_mode:  # our umask is no business of what wheels bring
         os.fchmod(copy, before.st_mode & 0o7777)
-    if now.st_size >= _LARGE_BYTES:
-        os.posix_fadvise(copy, 0, 0, os.POSIX_FADV_DONTNEED)
     return now
