@@ -10,6 +10,7 @@ from opsctl.detect.words import NEAR_ROWS, Hit
 from opsctl.records.events import End
 
 CHECKPOINTED = 75
+REFUSED = 2  # what parsers of command lines end with
 HELD_MIB = 2048.0
 LARGE_MIB = 16 * 1024.0
 MEMORY_RISE = 1.3
@@ -214,6 +215,8 @@ def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
         return Opinion(verdict, cause, 0.85, (*_status(end), *((root.text,) if root else ())))
     if root is not None:
         return Opinion("crashed", root.cause, 0.7, _told(root, end), root.advice)
+    if end.exit_code == REFUSED and not state.progress.num_rows and _shows_usage(state):
+        return Opinion("crashed", "bad_arguments", 0.75, (*_status(end), *state.last_rows[-3:]))
     if end.exit_code is None and not state.progress.num_rows:
         text = "the process is gone; there is no status, and the log shows neither a step nor a failure"
         return Opinion("unknown", "cause_unknown", 0.3, (text,))
@@ -225,6 +228,10 @@ def _by_status(state: State, end: End, root: Hit | None) -> Opinion:
         return counted
     told = (*_status(end), *state.last_rows[-3:])
     return Opinion("crashed", "cause_unknown", 0.6, told)
+
+
+def _shows_usage(state: State) -> bool:
+    return any(row.lstrip(" \u2502").lower().startswith("usage:") for row in state.last_rows)
 
 
 def _root(state: State, within: int = NEAR_ROWS) -> Hit | None:

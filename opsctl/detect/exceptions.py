@@ -16,10 +16,10 @@ MAX_FRAMES = 24
 
 _HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r"File \"?([^\",]+)\"?, line (\d+)|^(/\S+\.py):(\d+) in ")
-_NAMED = re.compile(r"^(?:\s{1,12}\| +)?((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|\w*(?:error|timeout)))(?::\s?(.*))?$")
+_NAMED = re.compile(r"^(?:\s{1,12}\| +)?((?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*|\w*(?:error|timeout)))(?::\s?(.*))?$")
 _BARE = re.compile(
     r"(?:^|\s\| +)((?:[A-Za-z_]\w*\.)*"
-    r"[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit))(?::\s(.*))?$"
+    r"_?[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit))(?::\s(.*))?$"
 )
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _THREAD = re.compile(r"Exception in thread (\S+)")
