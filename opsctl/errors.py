@@ -21,7 +21,6 @@ Shipped inside the agent: standard library only.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from typing import ClassVar
 
 EXIT_OK = 0
@@ -31,7 +30,6 @@ EXIT_TERMINATED = 143
 # `exec` and `shell` pass the remote status through; these two are opsctl's own
 EXEC_TIMED_OUT = 124
 EXEC_FAULT = 125
-_NUM_NAMED = 6  # ids in one hint
 
 
 class OpsctlError(Exception):
@@ -58,17 +56,6 @@ class UsageError(OpsctlError):
 
     exit_code = 2
     meaning = "usage: an unknown option or arguments that make no sense together"
-
-
-def ambiguous(beginning: str, ids: Sequence[str], *, noun: str) -> UsageError:
-    """The refusal of a beginning that several ids have.
-
-    >>> ambiguous("a", ["a1", "a2"], noun="snapshots").hint
-    'one of: a1, a2'
-    """
-    more = f" and {len(ids) - _NUM_NAMED} more" if len(ids) > _NUM_NAMED else ""
-    hint = f"one of: {', '.join(ids[:_NUM_NAMED])}{more}"
-    return UsageError(f"{beginning!r} is the beginning of {len(ids)} {noun}", hint=hint)
 
 
 class ConfigError(OpsctlError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opsctl.errors import ambiguous
+from opsctl.formats.listing import ambiguous
 
 
 def meant(address: str, ids: Sequence[str], *, noun: str) -> str:

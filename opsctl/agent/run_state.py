@@ -12,7 +12,8 @@ from pathlib import Path
 from opsctl.agent.files import read_record
 from opsctl.agent.home import Home, RunPaths
 from opsctl.agent.processes import carrying, is_alive, is_this_boot
-from opsctl.errors import UsageError, ambiguous
+from opsctl.errors import UsageError
+from opsctl.formats.listing import ambiguous
 from opsctl.records.call import from_json
 from opsctl.records.events import Sample
 from opsctl.records.run import ExitRecord, RunRecord, RunStatus

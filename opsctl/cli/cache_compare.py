@@ -9,6 +9,7 @@ import typer
 from opsctl import ui
 from opsctl.cli.cache import JobName
 from opsctl.cli.options import ConfigPath, Json, TargetName, named, workspace
+from opsctl.formats.listing import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,8 +66,7 @@ def diff_text(found: CacheDiff) -> str:
     """What differs, in rows."""
     rows = [_row(one) for one in found.fields] + [f"warmed for {_row(one)}" for one in found.warmed]
     for title, names in (("only in A", found.only_a), ("only in B", found.only_b), ("changed", found.changed)):
-        rows += [f"{title}: {name}" for name in names[:_SHOWN]]
-        rows += [f"{title}: and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+        rows += [f"{title}: {name}" for name in shortened(names, _SHOWN)]
     counts = f"{len(found.only_a)} only in A, {len(found.only_b)} only in B, {len(found.changed)} changed"
     return "\n".join([*rows, f"{found.num_same} files are the same, {counts}"])
 
@@ -126,6 +126,5 @@ def verdict_text(found: CacheExplanation) -> str:
     if not found.conditions:
         return f"it fits, and was warmed for {found.job} as it is now; `opsctl cache verify {found.job}` proves it"
     rows = [f"it fits, but since it was warmed for {found.job} this changed (now | then):"]
-    rows += [f"- {_row(one)}" for one in found.conditions[:_SHOWN]]
-    rows += [f"- and {len(found.conditions) - _SHOWN} more"] if len(found.conditions) > _SHOWN else []
+    rows += [f"- {row}" for row in shortened([_row(one) for one in found.conditions], _SHOWN)]
     return "\n".join([*rows, f"whether that matters, `opsctl cache verify {found.job}` tells"])

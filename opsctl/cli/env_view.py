@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from opsctl.formats.listing import shortened
+
 if TYPE_CHECKING:
     from opsctl.ops.env_adopt import AdoptedSet
     from opsctl.ops.env_diff import EnvDiff, FileChange
@@ -23,8 +25,7 @@ def check_text(found: EnvCheck) -> str:
     for (distribution, kind), files in groups.items():
         owner = distribution or ("the target's environment" if kind == "variable" else "no distribution")
         rows.append(f"{owner}: {len(files)} {kind}")
-        rows += [f"  {file}" for file in files[:_SHOWN_FILES]]
-        rows += [f"  and {len(files) - _SHOWN_FILES} more"] if len(files) > _SHOWN_FILES else []
+        rows += [f"  {row}" for row in shortened(files, _SHOWN_FILES)]
     repair = "`opsctl env rebuild` repairs" if found.is_rebuildable else "unset these on the target"
     verdict = "as it was built" if found.is_clean else f"{len(found.drifts)} differences; {repair}"
     how = "every hash" if found.mode == "full" else "sizes and times, hashes where those differ"
@@ -84,8 +85,7 @@ def diff_text(found: EnvDiff) -> str:
         groups.setdefault(one.distribution, []).append(one)
     for distribution, files in groups.items():
         rows.append(f"files    {distribution or 'of no distribution'}: {len(files)} differ")
-        rows += [f"  {one.kind:<8} {one.path}" for one in files[:_SHOWN_FILES]]
-        rows += [f"  and {len(files) - _SHOWN_FILES} more"] if len(files) > _SHOWN_FILES else []
+        rows += [f"  {row}" for row in shortened([f"{one.kind:<8} {one.path}" for one in files], _SHOWN_FILES)]
     verdict = "the same" if found.is_same else "they differ"
     return "\n".join([*rows, f"{found.a} -> {found.b}: {verdict}"])
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from platformdirs import user_data_path
 
-from opsctl.errors import FULL, CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError, ambiguous
+from opsctl.errors import FULL, CheckFailed, Disconnected, DiskFull, ProtocolError, Unreachable, UsageError
+from opsctl.formats.listing import ambiguous
 from opsctl.formats.output import write_output
 from opsctl.ops.jobs import OnProgress, unheard
 from opsctl.ops.local_file import pieces, sha256_of_file

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from opsctl.config_file import read
 from opsctl.config_texts import NAME
 from opsctl.errors import CommandFailed, UsageError
+from opsctl.formats.listing import some
 from opsctl.formats.lockfile import by_name, parse_lock
 from opsctl.formats.output import write_output
 from opsctl.ops.env_lock import lock
@@ -209,13 +210,11 @@ def changed_by_hand(adopted: Adopted) -> tuple[str, ...]:
     found = []
     for one in adopted.distributions:
         if one.edited:
-            more = f" and {len(one.edited) - 3} more" if len(one.edited) > 3 else ""
-            found.append(f"{one.name} {one.version} was edited: {', '.join(one.edited[:3])}{more}")
+            found.append(f"{one.name} {one.version} was edited: {some(one.edited, 3)}")
         if one.missing:
-            found.append(f"{one.name} {one.version} lacks {', '.join(one.missing[:3])}")
+            found.append(f"{one.name} {one.version} lacks {some(one.missing, 3)}")
     if adopted.loose:
-        more = f" and {len(adopted.loose) - 5} more" if len(adopted.loose) > 5 else ""
-        found.append(f"files of no distribution: {', '.join(adopted.loose[:5])}{more}")
+        found.append(f"files of no distribution: {some(adopted.loose, 5)}")
     return (*found, *adopted.outside)
 
 

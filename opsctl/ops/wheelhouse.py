@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.errors import CheckFailed
+from opsctl.formats.listing import some
 from opsctl.formats.lockfile import Pin, wheel_pin
 from opsctl.ops.jobs import OnProgress, reconnecting
 from opsctl.ops.local_file import pieces, sha256_of_file
@@ -33,9 +34,8 @@ def chosen(folder: Path, pins: tuple[Pin, ...], *, label: str) -> tuple[Wheel, .
             other = f" (another file: {paths[0].name})" if paths else ""
             missing.append(f"{pin.name}=={pin.version}{other}")
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise CheckFailed(
-            f"{folder} lacks what {label} names: {', '.join(missing[:_SHOWN])}{more}",
+            f"{folder} lacks what {label} names: {some(missing, _SHOWN)}",
             hint=f"`opsctl env fetch {folder}` fills it, where there is a way to the index",
         )
     return tuple(found.values())

@@ -12,6 +12,7 @@ from opsctl.agent.cache.restore import bring_back
 from opsctl.agent.cache.snapshots import all_snapshots
 from opsctl.agent.session import Call
 from opsctl.errors import OpsctlError
+from opsctl.formats.listing import some
 from opsctl.records.cache import SnapshotRecord, StartCache, Warmed
 
 _SHOWN = 3
@@ -50,9 +51,8 @@ def judge(warmed: Warmed | None, job: str, conditions: dict[str, str]) -> StartC
     changed = compare(conditions, warmed.conditions)
     if not changed:
         return StartCache((), is_warm_expected=True)
-    shown = ", ".join(f"{row.name} ({row.b or 'nothing'} then, {row.a or 'nothing'} now)" for row in changed[:_SHOWN])
-    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    return StartCache((f"since the compile cache was warmed for {job}, this changed: {shown}{more}",))
+    rows = [f"{row.name} ({row.b or 'nothing'} then, {row.a or 'nothing'} now)" for row in changed]
+    return StartCache((f"since the compile cache was warmed for {job}, this changed: {some(rows, _SHOWN)}",))
 
 
 def _trusted(call: Call, job: str, stand: list[SnapshotRecord]) -> SnapshotRecord | None:

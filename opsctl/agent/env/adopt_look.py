@@ -22,6 +22,7 @@ from opsctl.agent.env.wheels import Distribution, distributions, mismatches, own
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.errors import UsageError
+from opsctl.formats.listing import shortened
 from opsctl.formats.lockfile import normalised
 from opsctl.records.env import AdoptedDistribution, Origin
 
@@ -194,6 +195,4 @@ def _is_below(root: Path, path: Path) -> bool:
 
 def shown(names: Iterable[str]) -> tuple[str, ...]:
     """The first names, and how many more there are."""
-    everything = tuple(names)
-    more = len(everything) - _SHOWN_FILES
-    return everything[:_SHOWN_FILES] + ((f"and {more} more",) if more > 0 else ())
+    return tuple(shortened(tuple(names), _SHOWN_FILES))

@@ -20,6 +20,7 @@ from opsctl.agent.home import Home
 from opsctl.agent.locks import held
 from opsctl.agent.session import Call
 from opsctl.errors import UsageError
+from opsctl.formats.listing import some
 from opsctl.records.env import EnvRecord, KeptEnv, PruneOutcome, RemovedEnv
 
 _BLOCK_BYTES = 512
@@ -37,7 +38,7 @@ def reasons(
     why = {env_id: f"among the newest {keep}" for env_id, _ in newest[:keep]}
     for env_id, _ in newest:
         if by := list(used.get(env_id, ())):
-            why[env_id] = f"used by {', '.join(by[:3])}" + (f" and {len(by) - 3} more" if len(by) > 3 else "")
+            why[env_id] = f"used by {some(by, 3)}"
     if active_id:
         why[active_id] = "active"
     return why

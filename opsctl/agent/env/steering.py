@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.agent.env.manifest import Manifest
+from opsctl.formats.listing import some
 from opsctl.records.env import STEERING, VARIABLE, Drift
 
 # what each one does to every Python that inherits it
@@ -62,10 +63,8 @@ def library_notes(environment: Mapping[str, str], manifest: Manifest) -> tuple[s
             found += [f"{folder}/{name} ({own[name]})" for name in names if name in own]
     if not found:
         return ()
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
-        f"{_LIBRARIES} is set on the target: a job may load {', '.join(found[:_SHOWN])}{more}"
-        " instead of the environment's own",
+        f"{_LIBRARIES} is set on the target: a job may load {some(found, _SHOWN)} instead of the environment's own",
     )
 
 

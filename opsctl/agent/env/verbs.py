@@ -16,6 +16,7 @@ from opsctl.agent.main import agent_argv
 from opsctl.agent.session import Call
 from opsctl.agent.tools import has_tool
 from opsctl.errors import CheckFailed
+from opsctl.formats.listing import shortened
 from opsctl.records.call import from_json, to_json
 from opsctl.records.env import SOURCES_VARIABLE, EnvCheck, EnvEntry, EnvRecord, EnvRequest, Sources
 from opsctl.records.run import RunSpec
@@ -69,9 +70,8 @@ def rebuild(call: Call) -> Any:
 
 def describe(found: EnvCheck) -> str:
     """What drifted, in a few rows."""
-    rows = [f"{one.kind}: {one.path} {one.detail}".rstrip() for one in found.drifts[:_SHOWN]]
-    more = len(found.drifts) - len(rows)
-    return "\n".join(rows + ([f"and {more} more"] if more else []))
+    rows = [f"{one.kind}: {one.path} {one.detail}".rstrip() for one in found.drifts]
+    return "\n".join(shortened(rows, _SHOWN))
 
 
 def activate(call: Call) -> Any:
