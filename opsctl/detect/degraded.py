@@ -17,7 +17,7 @@ IDLE_MEAN_PCT = 20.0
 FULL_DISK_PCT, FULL_DISK_MIB = 99.0, 256.0
 RESTART_ROWS, DISK_ROWS = 50, 200
 NEARLY_FULL = 0.95
-UNSURE_SPAN_S = 240.0  # where nobody says that warm-up is over: caches of an allocator fill for minutes
+UNSURE_SPAN_S = 240.0  # of a run seen from its start: caches of an allocator fill for minutes
 UNUSED_MIB, TOY_MIB = 1024.0, 4096.0
 _NO_GPU = frozenset({"no_devices", "driver_mismatch"})
 
@@ -59,7 +59,7 @@ def memory_growth(state: State, silence: Silence) -> Opinion | None:
     """GPU memory that rises after warm-up and does not come back."""
     if not runs(state) or state.context.warmup_done is False or state.progress.phase not in TRAINING:
         return None
-    is_warm = state.context.warmup_done is True
+    is_warm = state.context.warmup_done is True or state.context.joined_midway
     for gpu in state.gpus.gpus.values():
         found = gpu.growth(memory.GROWTH_SPAN_S if is_warm else UNSURE_SPAN_S)
         if found:

@@ -12,7 +12,7 @@ from opsctl.records.events import GpuProcess, GpuSample, Sample
 
 MISSING_POLLS = 2
 FOREIGN_MIB = 500.0
-FLAT_S, FLAT_SAMPLES = 10.0, 4  # by chance, memory of varying batches stays the same for a moment
+FLAT_S, FLAT_SAMPLES = 5.0, 4  # by chance, memory of varying batches stays the same for a moment
 NEIGHBOUR_PIDS = 512  # ranks and workers of one job are born close together
 _PYTHONIC = re.compile(r"(?i)python|pt_|torch|train|ray::|deepspeed|accelerate")
 

@@ -51,7 +51,7 @@ class Pace:
         newest = list(self.times)[-NEWEST_ROWS:]
         if len(newest) < 3:
             return min(newest) if newest else None
-        return newest[-1] if _is_fading(newest) else sum(sorted(newest)[:-1]) / (len(newest) - 1)
+        return None if _is_fading(newest) else sum(sorted(newest)[:-1]) / (len(newest) - 1)
 
     def slowdown(self, typical_s: float | None) -> float | None:
         """The present pace over the best known; `typical_s` is what somebody told; None = unknown."""

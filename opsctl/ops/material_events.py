@@ -114,8 +114,9 @@ class _Pace:
         if not self._typical_s and shape.step_s is None:
             return True  # no row of this shape moves the time
         step, step_s, rate = shape.pace(text)
-        num_steps = step - self._step if step is not None and self._step is not None else 0
-        self.at_s += max(num_steps, 1 if self._has_stepped else 0) * (step_s or self._by_rate(rate))
+        if step is None or step != self._step:  # else another rank or model tells of the same step
+            num_steps = step - self._step if step is not None and self._step is not None else 0
+            self.at_s += max(num_steps, 1 if self._has_stepped else 0) * (step_s or self._by_rate(rate))
         self._step, self._has_stepped = step, True
         return True
 
