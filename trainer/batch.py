@@ -5,7 +5,7 @@ Legend: B rows, S tokens a row. Both are fixed by the recipe, so that nothing do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,12 +14,31 @@ ROW_PADDING = -1
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Tokens start..end of document number `document`; a whole document unless that is longer than a row."""
+
+    document: int
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+Row = tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Packed rows: token ids, a 0/1 mask of supervised tokens, and document ids (-1 marks row padding)."""
+    """Packed rows: token ids, a 0/1 mask of supervised tokens, and document ids (-1 marks row padding).
+
+    `pieces` names what each row holds, where the rows come from documents.
+    """
 
     input_ids_BS: Tensor
     loss_mask_BS: Tensor
     document_ids_BS: Tensor
+    pieces: tuple[Row, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         for name, value in self.tensors().items():
@@ -38,7 +57,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on `device`; asynchronous where the source is pinned."""
-        return Batch(**{name: value.to(device, non_blocking=True) for name, value in self.tensors().items()})
+        moved = (value.to(device, non_blocking=True) for value in self.tensors().values())
+        return Batch(*moved, pieces=self.pieces)
 
     @property
     def num_tokens(self) -> int:

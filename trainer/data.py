@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from trainer.batch import Batch
+from trainer.batch import Batch, Row
 from trainer.documents import Document
-from trainer.packing import Row, fill_row, plan_rows
+from trainer.packing import fill_rows, plan_rows
 from trainer.sections import DataConfig
 
 State = dict[str, int]
@@ -61,11 +61,7 @@ class PackedRows:
     def _next_batch(self) -> Batch:
         rows = [self._next_row() for _ in range(self._world_size * self._config.rows)]
         mine = rows[self._rank * self._config.rows :][: self._config.rows]
-        filled = [
-            fill_row(row, self._documents, row_tokens=self._config.row_tokens, pad_id=self._config.pad_id)
-            for row in mine
-        ]
-        return Batch(*(torch.stack(column) for column in zip(*filled, strict=True)))
+        return fill_rows(mine, self._documents, row_tokens=self._config.row_tokens, pad_id=self._config.pad_id)
 
     def _next_row(self) -> Row:
         planned = self._plan(self._epoch)

@@ -5,6 +5,7 @@ Legend: S tokens of one document.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,15 @@ def load_documents(path: Path) -> tuple[Document, ...]:
     ids = torch.split(tensors["input_ids"], lengths)
     masks = torch.split(tensors["loss_mask"].to(torch.int64), lengths)
     return tuple(Document(*pair) for pair in zip(ids, masks, strict=True))
+
+
+def documents_digest(documents: Iterable[Document]) -> str:
+    """Return a hash of all tokens, in order and document by document."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(len(document).to_bytes(8, "little"))
+        digest.update(document.input_ids_S.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _join(parts: Iterable[Tensor]) -> Tensor:

@@ -7,28 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trainer.batch import ROW_PADDING
+from trainer.batch import ROW_PADDING, Batch, Piece, Row
 from trainer.documents import Document
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Tokens start..end of document number `document`; a whole document unless that is longer than a row."""
-
-    document: int
-    start: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.start
-
-
-Row = tuple[Piece, ...]
 
 
 def cut(document: int, length: int, row_tokens: int) -> tuple[Piece, ...]:
@@ -60,6 +44,12 @@ def plan_rows(lengths: Sequence[int], order: Iterable[int], *, row_tokens: int) 
             if left > len(piece):
                 insort(room, (left - len(piece), row))
     return [tuple(row) for row in rows]
+
+
+def fill_rows(rows: Sequence[Row], documents: Sequence[Document], *, row_tokens: int, pad_id: int) -> Batch:
+    """Return the batch of these planned rows."""
+    filled = [fill_row(row, documents, row_tokens=row_tokens, pad_id=pad_id) for row in rows]
+    return Batch(*(torch.stack(column) for column in zip(*filled, strict=True)), pieces=tuple(rows))
 
 
 def fill_row(row: Row, documents: Sequence[Document], *, row_tokens: int, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:

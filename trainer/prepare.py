@@ -21,13 +21,14 @@ from torch import Tensor
 from trainer.byte_tokenizer import byte_tokenizer
 from trainer.corpus import Split, answered, prompts_of, read_source, source_digest
 from trainer.demo_verifier import save_folder, train_demo_verifier
-from trainer.documents import Document, load_documents, save_documents, supervised
+from trainer.documents import Document, documents_digest, load_documents, save_documents, supervised
 from trainer.errors import ConfigError
 from trainer.generate import greedy_responses
 from trainer.locks import exclusive
 from trainer.progress import Talk
 from trainer.recipe_checks import check_path
-from trainer.sections import CorpusConfig, DemoVerifierConfig, VerifierConfig
+from trainer.sections import CorpusConfig, DataConfig, DemoVerifierConfig, VerifierConfig
+from trainer.stored_states import FILE_MIB, StoredStates, check_room, plan_files, store_states
 from trainer.verifier import Verifier
 
 FORMAT = 1  # goes up when the same choices would give another verifier or other documents
@@ -70,6 +71,28 @@ def prepare(
     if reused_verifier and reused_documents:
         talk.say(f"nothing to prepare: the verifier is {path}, {len(documents)} documents stand in {corpus.data_dir}")
     return Prepared(path, documents, tuple(one.input_ids_S for one in prompts), reused_verifier, reused_documents)
+
+
+def prepare_states(
+    prepared: Prepared, corpus: CorpusConfig, data: DataConfig, verifier: Verifier, *, dtype: torch.dtype, talk: Talk
+) -> StoredStates:
+    """Return the verifier's hidden states of all documents, made where they are missing under `data_dir`.
+
+    Raises TrainerError where the disk has no room for them, StopRequested when asked to stop.
+    """
+    documents, num_channels = prepared.documents, len(verifier.target_layer_ids) * verifier.shape.hidden_size
+    what = list(verifier.target_layer_ids), data.row_tokens, str(dtype), documents_digest(documents)
+    folder = corpus.data_dir / f"states-{content_key(_identity(prepared.verifier_path), *what)}"
+    folder.mkdir(exist_ok=True)
+    token_bytes = num_channels * dtype.itemsize
+    lengths = [len(document) for document in documents]
+    file_tokens = max(1, FILE_MIB * 2**20 // token_bytes)
+    files = plan_files(folder, lengths, row_tokens=data.row_tokens, file_tokens=file_tokens)
+    with exclusive(folder / "states.lock", talk):
+        check_room(files, folder, token_bytes=token_bytes)
+        talk.say(f"the verifier's hidden states of {len(documents)} documents stand, or will, in {folder}")
+        store_states(files, documents, verifier, data, talk=talk)
+    return StoredStates(files, num_channels, device=verifier.device, dtype=dtype)
 
 
 # Which of the corpus's keys decide what is in a file; the others only say how it is made, or belong to another file.

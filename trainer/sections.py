@@ -63,11 +63,14 @@ class DemoVerifierConfig:
 class VerifierConfig:
     """Which language model to draft for: a local Hugging Face folder, or, without `path`, the demo's own.
 
-    `path` may be a name on the Hugging Face hub only if `allow_download` is true.
+    `path` may be a name on the Hugging Face hub only if `allow_download` is true. With `hidden_states: stored` what the
+    drafter reads of it is computed once, kept below `corpus.data_dir`, and read from there by every step: the verifier
+    then takes no memory while training.
     """
 
     path: str | None = None
     allow_download: bool = False
+    hidden_states: Literal["online", "stored"] = "online"
     demo: DemoVerifierConfig = field(default_factory=DemoVerifierConfig)
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Trains a drafter as one rank of a run: prepare, load, compile, evaluate, train, evaluate.
 
-Rank 0 leads: it prepares, fills the compile cache, evaluates and saves while the others wait; steps are done by all.
+Rank 0 leads: it evaluates and saves while the others wait, as they do for the first rank of their node, which prepares
+and fills the compile cache; steps are done by all.
 A stop request drops whatever phase is on, except training, where all ranks stop after the same step.
 """
 
@@ -25,16 +26,17 @@ from trainer.device import resolve_device
 from trainer.errors import ConfigError
 from trainer.metrics import MetricsFile, compile_fields, memory_allocated_mib, say, step_line, unheard
 from trainer.model import Drafter
+from trainer.model_config import DrafterConfig
 from trainer.optim import learning_rate, make_optimizer
 from trainer.prepare import Prepared, prepare
 from trainer.progress import Progress, Talk
 from trainer.ranks import PREPARE_TIMEOUT_S, WARM_TIMEOUT_S, Ranks, Share
+from trainer.reading import Reading, open_reading
 from trainer.recipe import Recipe
 from trainer.result import Result
 from trainer.signals import StopRequested, StopSignals
-from trainer.step import Frozen, StepInputs
+from trainer.step import StepInputs
 from trainer.update import Parts, StepFigures, update
-from trainer.verifier import Verifier
 from trainer.warmup import StepShape, compile_step, open_discipline, warm_step
 
 
@@ -48,7 +50,9 @@ class Trainer:
         self.ranks = ranks
         self.state = TrainState()
         self._say = say if ranks.is_leader else unheard
+        self._talk = Talk(say=self._say, report=self._report_progress, should_stop=self._should_stop)
         self._parts: Parts | None = None
+        self._reading: Reading | None = None
         self._discipline: Discipline | None = None
         self._saved_step = 0
         self._train_s = 0.0
@@ -65,20 +69,12 @@ class Trainer:
         )
         config, shape = self.recipe.drafter_config(), self.recipe.step_shape(device)
         prepared = self._prepare(device, shape)
-        self._begin("verifier")
-        verifier = Verifier.load(
-            prepared.verifier_path,
-            config.target_layer_ids,
-            device=device,
-            dtype=shape.dtype,
-            allow_download=self.recipe.verifier.allow_download,
-        )
+        reading = self._reading = self._read(prepared, config, device, shape)
         torch.manual_seed(self.recipe.seed)
         drafter = Drafter(config).to(device)
         parts = self._parts = Parts(
-            verifier=verifier,
-            # Plain tensors: to the compiler a Parameter is another type than what the warm-up used.
-            frozen=Frozen(verifier.embed_tokens.detach(), verifier.lm_head.detach()),
+            hidden=reading.hidden,
+            frozen=reading.frozen,
             drafter=drafter,
             optimizer=make_optimizer(drafter, self.recipe.optim),
             functions=compile_step(config, device, self._discipline),
@@ -87,6 +83,7 @@ class Trainer:
             gamma=self.recipe.loss.gamma_for(config.block_size),
         )
         self._resume(parts)
+        self.ranks.agree_on("the step to go on from", self.state.step)
         self.ranks.share_weights(drafter)
         self._compile(parts, self._discipline, device)
         if "tau_before" not in self.state.facts:
@@ -111,9 +108,14 @@ class Trainer:
 
     def _prepare(self, device: torch.device, shape: StepShape) -> Prepared:
         self._begin("prepare")
-        talk = Talk(say=self._say, report=self._report_progress, should_stop=self._should_stop)
-        with self.ranks.leader_first("preparing", timeout_s=PREPARE_TIMEOUT_S):
-            return prepare(self.recipe.corpus, self.recipe.verifier, device=device, dtype=shape.dtype, talk=talk)
+        with self.ranks.node_leader_first("preparing", timeout_s=PREPARE_TIMEOUT_S):
+            return prepare(self.recipe.corpus, self.recipe.verifier, device=device, dtype=shape.dtype, talk=self._talk)
+
+    def _read(self, prepared: Prepared, config: DrafterConfig, device: torch.device, shape: StepShape) -> Reading:
+        self._begin("verifier")
+        return open_reading(
+            self.recipe, prepared, config, device=device, dtype=shape.dtype, ranks=self.ranks, talk=self._talk
+        )
 
     def _should_stop(self) -> bool:
         return self.signals.requested is not None
@@ -152,7 +154,7 @@ class Trainer:
 
     def _compile(self, parts: Parts, discipline: Discipline, device: torch.device) -> None:
         self._begin("compile")
-        with self.ranks.leader_first("warming the compile cache", timeout_s=WARM_TIMEOUT_S):
+        with self.ranks.node_leader_first("warming the compile cache", timeout_s=WARM_TIMEOUT_S):
             started_at = time.monotonic()
             warm_step(parts.drafter, parts.functions, parts.shape, device)
             discipline.seal()
@@ -172,8 +174,9 @@ class Trainer:
                 self._measure(parts, prepared, when)
 
     def _measure(self, parts: Parts, prepared: Prepared, when: str) -> None:
+        assert self._reading is not None
         report = measure_acceptance(
-            parts.verifier, parts.drafter, prepared.prompts, self.recipe.decode, should_stop=self._should_stop
+            self._reading.verifier(), parts.drafter, prepared.prompts, self.recipe.decode, should_stop=self._should_stop
         )
         self.metrics.write(when=when, **report.as_record())
         self._note(f"tau_{when}", report.tau)

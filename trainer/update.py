@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from trainer.batch import Batch
 from trainer.blocks import IGNORED
 from trainer.data import PackedRows
 from trainer.errors import NonFiniteError
@@ -16,7 +18,6 @@ from trainer.model import Drafter
 from trainer.optim import clip_gradients, set_learning_rate
 from trainer.ranks import Ranks, Share
 from trainer.step import Frozen, Functions, StepInputs, spread_slots, step_loss
-from trainer.verifier import Verifier
 from trainer.warmup import StepShape
 
 
@@ -24,7 +25,7 @@ from trainer.warmup import StepShape
 class Parts:
     """What a training step works with, built once."""
 
-    verifier: Verifier
+    hidden: Callable[[Batch], Tensor]  # the verifier's states [B, S, C] of a batch
     frozen: Frozen
     drafter: Drafter
     optimizer: torch.optim.Optimizer
@@ -71,7 +72,7 @@ def gradients(parts: Parts, inputs: StepInputs, total: Share, *, ranks: Ranks) -
     """
     sums_3 = torch.zeros(3, device=parts.frozen.embed_VH.device)
     if inputs.supervised.num_rows:
-        target_hidden_BSC = parts.verifier.hidden(inputs.batch)
+        target_hidden_BSC = parts.hidden(inputs.batch)
         chunk_slots = parts.shape.chunk_slots
         sums = step_loss(
             parts.drafter, parts.functions, parts.frozen, inputs, target_hidden_BSC, chunk_slots=chunk_slots

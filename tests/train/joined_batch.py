@@ -46,7 +46,7 @@ def parts_of(rows: int) -> Parts:
     shape = StepShape(rows, TOKENS, SLOTS, chunk_slots=8, dtype=torch.float64)
     documents = [supervised(torch.arange(TOKENS), start=1)]
     return Parts(
-        verifier=verifier,
+        hidden=verifier.hidden,
         frozen=Frozen(verifier.embed_tokens.detach(), verifier.lm_head.detach()),
         drafter=drafter,
         optimizer=make_optimizer(drafter, OptimConfig()),

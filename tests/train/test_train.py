@@ -140,6 +140,16 @@ def test_going_on_from_a_checkpoint_equals_a_straight_run_bit_for_bit(train: Tra
     assert result_of(resumed)["tau_before"] == result_of(straight)["tau_before"]
 
 
+def test_hidden_states_from_files_train_the_same_drafter(train: Train, tmp_path: Path) -> None:
+    online, stored = tmp_path / "online", tmp_path / "stored"
+    assert train(online) == 0
+    assert train(stored, "verifier.hidden_states=stored") == 0
+    losses = [[line["loss"] for line in steps_of(folder)] for folder in (online, stored)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert result_of(stored)["counters"]["fx_misses"] == 0
+    assert any(line["phase"] == "states" for line in metrics_of(stored))
+
+
 def test_a_stopped_run_keeps_its_last_step_and_goes_on_as_if_never_stopped(train: Train, tmp_path: Path) -> None:
     stopped, straight = tmp_path / "stopped", tmp_path / "straight"
     with when(lambda: len(steps_of(stopped)) >= 4, terminate_self):
