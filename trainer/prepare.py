@@ -26,10 +26,10 @@ from trainer.errors import ConfigError
 from trainer.generate import greedy_responses
 from trainer.locks import exclusive
 from trainer.progress import Talk
-from trainer.recipe_checks import check_path
 from trainer.sections import CorpusConfig, DataConfig, DemoVerifierConfig, VerifierConfig
 from trainer.stored_states import FILE_MIB, StoredStates, check_room, plan_files, store_states
 from trainer.verifier import Verifier
+from trainer.verifier_path import check_path
 
 FORMAT = 1  # goes up when the same choices would give another verifier or other documents
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainer.checkpoint_folders import find_checkpoint
 from trainer.errors import ConfigError
-from trainer.sections import VerifierConfig
+from trainer.verifier_path import check_path
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
@@ -42,21 +42,6 @@ def check_on(recipe: Recipe, device_type: str) -> None:
     recipe.drafter_config()
     if device_type == "cuda":
         recipe.check_tiles()
-
-
-def check_path(config: VerifierConfig) -> str:
-    """Return the configured path; raises ConfigError where it is missing or would need a download."""
-    path = config.path
-    if path is None:
-        raise ConfigError("verifier.path is not set")
-    if (Path(path).expanduser() / "config.json").is_file():
-        return str(Path(path).expanduser())
-    if config.allow_download:
-        return path
-    raise ConfigError(
-        f"verifier.path: {path} is not a folder with a config.json. "
-        "To let transformers fetch that name from the hub, set verifier.allow_download: true"
-    )
 
 
 def why_not_writable(folder: Path) -> str | None:

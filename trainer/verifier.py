@@ -19,9 +19,9 @@ from torch import Tensor
 from trainer.batch import Batch
 from trainer.capture import LayerCapture
 from trainer.errors import ConfigError
-from trainer.recipe_checks import check_path
 from trainer.sections import VerifierConfig
 from trainer.shape import VerifierShape
+from trainer.verifier_path import check_path
 
 HF: Any = transformers  # it ships types for a part of itself only
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}

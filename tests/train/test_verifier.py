@@ -15,11 +15,11 @@ from trainer.batch import ROW_PADDING, Batch
 from trainer.errors import ConfigError
 from trainer.generate import greedy_responses
 from trainer.progress import Progress, Talk
-from trainer.recipe_checks import check_path
 from trainer.sections import VerifierConfig
 from trainer.shape import VerifierShape
 from trainer.signals import StopRequested
 from trainer.verifier import Verifier, document_positions, verifier_shape
+from trainer.verifier_path import check_path
 
 HF: Any = transformers
 QUIET = Talk(lambda _: None)
