@@ -47,11 +47,11 @@ class Pace:
         return median(list(self.times)) if self.times else None
 
     def present_s(self) -> float | None:
-        """Mean of the newest rows without the largest, since one pause is no pace; None while one fades away."""
+        """Mean of the newest rows without the largest, since one pause is no pace; the usual one while one fades."""
         newest = list(self.times)[-NEWEST_ROWS:]
         if len(newest) < 3:
             return min(newest) if newest else None
-        return None if _is_fading(newest) else sum(sorted(newest)[:-1]) / (len(newest) - 1)
+        return self.usual_s if _is_fading(newest) else sum(sorted(newest)[:-1]) / (len(newest) - 1)
 
     def slowdown(self, typical_s: float | None) -> float | None:
         """The present pace over the best known; `typical_s` is what somebody told; None = unknown."""

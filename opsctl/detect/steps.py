@@ -15,6 +15,15 @@ from typing import Any, NamedTuple
 MAX_COUNT = 1e15  # a longer number is no step
 
 _NUM = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?|nan(?:\.0?)?|inf(?:inity)?)"
+_STEP_ELSEWHERE = (  # in Chinese, Japanese, Korean, German, French, Spanish and Russian, as are the losses
+    r"\u6b65[\u6570\u9aa4]?|\u30b9\u30c6\u30c3\u30d7|\uc2a4\ud15d|\bschritt\b|\b\u00e9tape\b|\bpaso\b|\b\u0448\u0430\u0433\b"
+)
+_LOSS_ELSEWHERE = (
+    r"\u635f\u5931|\u640d\u5931|\uc190\uc2e4|verlust|perte|p\u00e9rdida|\u043f\u043e\u0442\u0435\u0440\u0438"
+)
+_TRAIN_ELSEWHERE = r"\u8bad\u7ec3|\u8a13\u7df4|\u5e73\u5747|\u603b"
+_EVAL_ELSEWHERE = r"\u9a8c\u8bc1|\u9a57\u8b49|\u8bc4\u4f30|\u8a55\u4fa1|\u691c\u8a3c|\u6d4b\u8bd5"
+_ELSEWHERE = re.compile(f"{_STEP_ELSEWHERE}|{_LOSS_ELSEWHERE}")
 _BAR = re.compile(
     r"\d{1,3}%(?:\|[^|]*\|)?\s{0,12}(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s{0,12}"
     r"(?P<rate>[\d.]+|\?)\s{0,12}(?P<unit>[a-z]*/?[a-z]*)(?P<post>[^\]]*)\]?"
@@ -26,9 +35,11 @@ _NESTED = re.compile(
     r"|train(?:ing)?(?: epoch)?:? \d+ \[\s{0,12}(?P<c>\d+)/\s{0,12}(?P<ct>\d+)"
     r"|\| epoch \d+:\s{1,12}(?P<d>\d+) / (?P<dt>\d+)"
     r"|global_step/max_steps'?: '?(?P<e>\d+)/(?P<et>\d+)"
+    r"|^\s{0,8}\[\s{0,12}(?P<f>\d+)/\s{0,12}(?P<ft>\d+) [\d:]+ < [\d:]+, "  # a notebook's bar as text
 )
 _STEP = re.compile(
-    r"\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b['\"]?"
+    r"(?:\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b"
+    rf"|{_STEP_ELSEWHERE})['\"]?"
     r"\s{0,12}[:=#]?\s{0,12}"
     r"\[?\(?\s{0,12}(?P<n>\d+(?:,\d{3})*)(?!\.\d)(?:\s{0,12}(?:/|\bof\b)\s{0,12}(?P<total>\d+(?:,\d{3})*))?"
     r"(?!\s{0,12}(?:mb|mib|gb|gib|s\b|ms\b|%))"
@@ -36,8 +47,10 @@ _STEP = re.compile(
 _MENTION = re.compile(
     r"resum|restor|load|every|warm.?up|from (?:step|checkpoint)|sav(?:e|ing|ed)|writ|checkpoint|error|fail"
 )
-_LOSS_AT = re.compile(rf"loss['\"]?\s{{0,12}}[:=|]?\s{{0,12}}['\"(]?(?P<v>{_NUM})(?![\w.])")
-_LOSS_BEFORE = re.compile(r"(?:^|[^\w/])(?:train(?:ing)?|total|lm|avg|mean|step)?[ _/.-]?$")
+_LOSS_AT = re.compile(
+    rf"(?:loss(?: train)?|{_LOSS_ELSEWHERE})['\"]?\s{{0,12}}[:=|]?\s{{0,12}}['\"(]?(?P<v>{_NUM})(?![\w.])"
+)
+_LOSS_BEFORE = re.compile(rf"(?:^|[^\w/])(?:train(?:ing)?|total|lm|avg|mean|step|{_TRAIN_ELSEWHERE})?[ _/.-]?$")
 _GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s{{0,12}}[:=|]?\s{{0,12}}['\"]?(?P<v>{_NUM})")
 _STEP_S = re.compile(
     r"(?<![\d.])\d{1,12}(?:\.\d{0,9})?\s{0,3}(?:"
@@ -47,7 +60,7 @@ _STEP_S = re.compile(
 _PER_ITERATION = re.compile(r"time per iteration \(ms\):\s{0,12}(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
     r"(?:^|[^\w.])(?:(?:(?:step|iter|batch)[_ ]?)?time|dt)['\"]?\s{0,12}[:=]?\s{0,12}"
-    r"(?P<v>\d+\.?\d*)(?P<unit>ms|s)?(?![\w.])"
+    r"(?P<v>\d+\.?\d*)\s?(?P<unit>ms|s)?(?![\w.])"
 )
 _TOKENS_AFTER = re.compile(
     r"(?<![\d.,])(?P<v>\d[\d,]{0,15}(?:\.\d{1,9})?)\s{0,3}(?P<unit>[kmg]?)\s{0,12}"
@@ -61,8 +74,11 @@ _HOST_MEMORY = re.compile(
     r"(?:\brss|\bram|\b(?:host|cpu|system|sys)[_ ](?:ram|mem(?:ory)?)(?:[_ ](?:used|usage|percent))?)['\"]?"
     r"\s{0,12}[:=|]?\s{0,12}(?P<v>\d+\.?\d*)"
 )
-_EVAL = re.compile(r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)")
+_EVAL = re.compile(
+    r"(?:^|[^a-z])(?:eval\w*|val(?:id\w*)?|test(?:ing)?|dev|predict\w*|sanity)(?:[^a-z]|$)|" + _EVAL_ELSEWHERE
+)
 _TRAINING = re.compile(r"train|epoch \d|step|iter|updat|batch")  # an epoch without a number may be what is counted
+_ABSENT = re.compile(r"\bval\w*[:=]? (?:n/a|none)\b")
 _PREPARE = re.compile(
     r"load|map\b|tokeniz|download|fetch|filter|generat|resolv|extract|pack|prepar|index|shard|scann?|build|convert"
     r"|process|captur|compil|copy|upload|cach|warm"
@@ -175,7 +191,7 @@ def shape_of(text: str) -> Shape | None:
     low = text.lower()
     if len(low) != len(text):
         return None  # a rare letter that takes more places in lower case
-    if not any(hint in low for hint in _HINTS):
+    if not any(hint in low for hint in _HINTS) and not _ELSEWHERE.search(low):
         memory = _host_memory(low)
         return Shape("host", host_memory=memory) if memory else None
     bar = _BAR.search(low) if "%" in low and "[" in low else None
@@ -183,12 +199,12 @@ def shape_of(text: str) -> Shape | None:
 
 
 def _written(low: str) -> Shape | None:
-    if "runtime" in low:
-        return None  # a summary at the end
     step, num_steps, mentioned = _count(low)
     loss = _loss(low, 0, len(low))
     grad_norm = _place(_GRAD.search(low)) if "norm" in low else None
     memory = _host_memory(low)
+    if "runtime" in low:
+        return None  # a summary at the end
     if step is loss is None:
         return Shape("host", host_memory=memory) if memory else None
     step_s = _step_s(low) if "/" in low or "time" in low or "dt" in low else None
@@ -201,8 +217,8 @@ def _written(low: str) -> Shape | None:
 
 
 def _kind(low: str) -> str:
-    hinted = "val" in low or "test" in low or "dev" in low or "predict" in low or "sanity" in low
-    return "eval" if hinted and _EVAL.search(low) else "train"
+    hinted = not low.isascii() or "val" in low or "test" in low or "dev" in low or "predict" in low or "sanity" in low
+    return "eval" if hinted and _EVAL.search(_ABSENT.sub("", low)) else "train"
 
 
 def _bar(bar: re.Match[str], low: str) -> Shape:
@@ -244,8 +260,7 @@ def _count(low: str) -> tuple[Place | None, Place | None, bool]:
         names = [name for name, value in nested.groupdict().items() if value]
         return _place(nested, names[0]), _place(nested, names[1]), False
     match = _KERAS.match(low) if low[:1].isdigit() or low[:1] == " " else None
-    if match is None and ("step" in low or "iter" in low or "batch" in low or "update" in low):
-        match = _STEP.search(low)
+    match = match or _STEP.search(low)
     if match is None:
         return None, None, False
     return _place(match, "n"), _place(match, "total") if match["total"] else None, bool(_MENTION.search(low))
@@ -257,12 +272,10 @@ def _place(match: re.Match[str] | None, group: str = "v", scale: float = 1.0) ->
 
 def _loss(low: str, start: int, end: int) -> Place | None:
     """The first `loss` that is the training's own: not val_loss, loss_ce or loss scale."""
-    at = low.find("loss", start, end)
-    while at >= 0:
-        match = _LOSS_AT.match(low, at, end)
-        if match and _LOSS_BEFORE.search(low, max(start, at - 12), at):
+    for match in _LOSS_AT.finditer(low, start, end):
+        at = match.start()
+        if _LOSS_BEFORE.search(low, max(start, at - 12), at):
             return _place(match)
-        at = low.find("loss", at + 4, end)
     return None
 
 
