@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.train.commands import run
+from trainer.preflight.preflight import knows_vectors
 from trainer.preflight.replica import MAX_FAILED, ReplicaRun, small_copy
 from trainer.preflight.report import Counts, PreflightReport, Topology, counts_from, together
 from trainer.recipe import load_recipe
@@ -105,6 +106,11 @@ def test_a_round_does_not_carry_the_failures_of_the_round_before(tiny_recipe: Pa
     counts = run.counts()
     assert counts.calls > 0
     assert (counts.exceptions, counts.messages) == ({}, {})
+
+
+@pytest.mark.parametrize(("compiler", "knows"), [("true", True), ("false", False), ("no-such-compiler", False)])
+def test_only_a_compiler_that_takes_the_flags_knows_the_vectors(compiler: str, knows: bool) -> None:
+    assert knows_vectors(compiler) is knows
 
 
 def test_counts_of_replicas_add_up_and_times_are_the_longest() -> None:

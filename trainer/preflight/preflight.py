@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -32,7 +32,10 @@ def preflight(
     """
     started_at = time.monotonic()
     device = resolve_device(recipe.device)
-    _spare_probes()
+    if knows_vectors(os.environ.get("CXX", "g++")):
+        # Let Inductor believe the CPU what vectors it has. Else it builds and loads a program for each kind in an empty
+        # cache: 12 s that say nothing of replicas.
+        os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
     with _empty_caches():
         if replicas == "processes":
             topology, facts = try_processes(words, num_ranks=num_replicas, uses_gpus=device.type == "cuda")
@@ -69,16 +72,13 @@ _VECTOR_FLAGS = (
 )
 
 
-def _spare_probes() -> None:
-    """Let Inductor believe the CPU what vectors it has, where the compiler knows them all.
-
-    Else it builds and loads a program for each kind, in every empty cache: 12 s of a CPU that say nothing of replicas.
-    """
-    compiler = os.environ.get("CXX", "g++")
+def knows_vectors(compiler: str) -> bool:
+    """Return whether a compiler for C++ can make all vector instructions that Inductor may ask it for."""
     argv = [compiler, *_VECTOR_FLAGS, "-x", "c++", "-fsyntax-only", os.devnull]
-    with suppress(OSError):  # no compiler: the replicas will say so
-        if subprocess.run(argv, capture_output=True, check=False).returncode == 0:
-            os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+    try:
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    except OSError:  # there is none; the replicas will say so
+        return False
 
 
 @contextmanager
