@@ -66,3 +66,24 @@ def test_rows_of_metrics_that_were_read_together_keep_their_own_times() -> None:
             watch.metrics(time=watch.now - 2.0 + 0.5 * step, step=4 * batch + step, loss=2.0)
     assert watch.verdict.step_s == 0.5
     assert watch.pair == ("healthy", "ok")
+
+
+def test_what_fades_after_one_pause_is_no_pace() -> None:
+    """A bar smooths its rate: it stays high for a while, and falls row by row."""
+    watch = Watching()
+    form = "{:.2f}s/it]"
+    for step in range(1, 60):
+        watch.line(f" 10%|# | {step}/2000 [00:10<01:00, " + form.format(0.5), after_s=0.5)
+    for row in range(9):
+        watch.line(f" 10%|# | {60 + row}/2000 [00:10<01:00, " + form.format(60 * 0.7**row + 0.5), after_s=0.5)
+        assert watch.pair == ("healthy", "ok")
+
+
+def test_an_evaluation_under_a_bar_without_a_name_is_no_slow_step() -> None:
+    watch = Watching()
+    for step in range(1, 120):
+        watch.line(f" 10%|# | {step}/2000 [00:10<01:00, 0.50s/it]", after_s=0.5)
+    for batch in range(40):
+        watch.line(f" 10%|# | {batch}/128 [00:10<01:00, 4.00s/it]", after_s=4.0)
+        assert watch.pair == ("healthy", "ok")
+    assert watch.verdict.step == 119

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from opsctl.detect import watcher
 from tests.unit.detect.watching import Watching, gpu
 
 
@@ -251,3 +252,29 @@ def test_a_job_without_a_step_says_so() -> None:
     watch = Watching()
     watch.ticks(300, every_s=10)
     assert (watch.pair, watch.verdict.evidence) == (("starting", "ok"), ("no step seen yet",))
+
+
+def test_the_moment_is_known_at_which_silence_alone_says_something() -> None:
+    watch = Watching()
+    watch.steps(40)
+    watch.tick(7.5)
+    turn_s = watcher.turns_in_s(watch.state)
+    assert turn_s == pytest.approx(0.5)  # three steps of a second and five
+    watch.tick(0.49)
+    assert watch.findings == []
+    watch.tick(0.02)
+    assert watch.causes() == ["stalled"]
+    turn_s = watcher.turns_in_s(watch.state)
+    assert turn_s == pytest.approx(60 - 8.01)
+    watch.end(exit_code=0)
+    assert watcher.turns_in_s(watch.state) is None
+
+
+def test_silence_before_the_pace_is_known_is_long() -> None:
+    """Steps may take minutes: after the first of them nobody knows."""
+    watch = Watching()
+    watch.steps(1)
+    watch.ticks(300, every_s=5)
+    assert watch.pair == ("healthy", "ok")
+    watch.ticks(310, every_s=5)
+    assert watch.pair[0] == "hung"
