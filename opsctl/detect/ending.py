@@ -115,7 +115,8 @@ def _is_midway(state: State) -> bool:
 def _killed_for_memory(state: State, end: End) -> Opinion | None:
     event = next((event for event in state.kernel.events if _may_have_killed(event, end)), None)
     hit, root = state.words.last.get("cgroup_oom"), _root(state)
-    told = [*([event.text] if event else []), *([COUNTED] if end.oom_killed else []), *([hit.text] if hit else [])]
+    counted = [COUNTED] if end.oom_killed and (event is not None or not _others_killed(state)) else []
+    told = [*([event.text] if event else []), *counted, *([hit.text] if hit else [])]
     was_killed = signal_of(end) == 9 or (root is not None and root.cause in _OF_KILLED)
     is_sure = hit is not None or (event is not None and event.is_own is True)
     if told and (is_sure or was_killed or (end.exit_code is None and signal_of(end) is None)):
@@ -133,11 +134,15 @@ def _may_have_killed(event: KernelEvent, end: End) -> bool:
 
 def _counted(state: State, end: End) -> Opinion | None:
     """A kill for memory that was only counted: jobs may share a control group, so any other explanation goes first."""
-    others = any(event.cause == "host_oom_killed" and event.is_own is False for event in state.kernel.events)
-    if not end.oom_killed or others:
+    if not end.oom_killed or _others_killed(state):
         return None
     text = f"{COUNTED} while the job ran, and nothing else explains its end"
     return Opinion("crashed", "host_oom_killed", 0.6, (*_status(end), text))
+
+
+def _others_killed(state: State) -> bool:
+    """Whether the kernel named another process that it killed for memory: then the count may be of that one."""
+    return any(event.cause == "host_oom_killed" and event.is_own is False for event in state.kernel.events)
 
 
 def _memory_rose(state: State) -> Opinion | None:

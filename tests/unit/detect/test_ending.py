@@ -97,11 +97,13 @@ def test_the_kernel_names_the_out_of_memory_killer() -> None:
     assert watch.pair == ("crashed", "host_oom_killed")
 
 
-def test_the_out_of_memory_killer_of_another_process_is_not_ours() -> None:
+@pytest.mark.parametrize("counted", [None, True])
+def test_the_out_of_memory_killer_of_another_process_is_not_ours(counted: bool | None) -> None:
+    """Nor where both share a control group, which counted it."""
     watch = Watching(pid=5)
     watch.steps(20)
     watch.line(OOM.replace("771", "99771").replace("python", "mysqld"), source="kernel")
-    watch.end(signal=9)
+    watch.end(signal=9, oom_killed=counted)
     assert watch.pair == ("crashed", "sigkill_unknown")
 
 
