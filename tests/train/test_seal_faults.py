@@ -84,6 +84,7 @@ def test_every_fault_was_tried_and_the_run_itself_finished(ended: dict[str, dict
     assert ended["without a fault"]["status"] == EXIT_FINISHED
 
 
+@pytest.mark.long
 def test_the_launcher_ends_with_4_and_names_the_rank_and_the_fault(
     cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path
 ) -> None:
