@@ -35,7 +35,7 @@ _NESTED = re.compile(
     r"|train(?:ing)?(?: epoch)?:? \d+ \[\s{0,12}(?P<c>\d+)/\s{0,12}(?P<ct>\d+)"
     r"|\| epoch \d+:\s{1,12}(?P<d>\d+) / (?P<dt>\d+)"
     r"|global_step/max_steps'?: '?(?P<e>\d+)/(?P<et>\d+)"
-    r"|^\s{0,8}\[\s{0,12}(?P<f>\d+)/\s{0,12}(?P<ft>\d+) [\d:]+ < [\d:]+, "  # a notebook's bar as text
+    r"|\[\s{0,12}(?P<f>\d+)/\s{0,12}(?P<ft>\d+) [\d:]+ < [\d:]+, "  # a notebook's bar as text
 )
 _STEP = re.compile(
     r"(?:\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b"
