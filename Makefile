@@ -12,7 +12,7 @@ demo: install
 	$(BIN)/python examples/demo.py
 
 test: dev
-	$(BIN)/pytest -n 3 --dist loadgroup
+	$(BIN)/pytest -n 4 --dist loadgroup
 
 check: dev
 	$(BIN)/ruff format --check

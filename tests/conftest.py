@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,12 @@ def pytest_report_header() -> list[str]:
     return [f"services: {found}", f"required: {sorted(REQUIRED)}", f"tests of more than a minute: {long}"]
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook, and would read them before
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep tests that share a compile cache in one process, so that it is filled once; leave the longest to CI."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # xdist reads the groups in the same hook, and would read them before
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """Keep tests that share a compile cache in one process, so that it is filled once; leave the longest to CI.
+
+    Slow ones come first, so that the last minute is not one worker's alone.
+    """
     left = [] if IS_LONG else [item for item in items if item.get_closest_marker("long")]
     if left:
         config.hook.pytest_deselected(items=left)
@@ -71,6 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "inductor_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("inductor"))
+    yield
+    items.sort(key=lambda item: not any(item.iter_markers("slow")) and not any(item.iter_markers("long")))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
