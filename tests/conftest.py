@@ -58,7 +58,7 @@ def pytest_report_header() -> list[str]:
     """Which services this test run can use, and which must be there."""
     found = {name: probe() or "ok" for name, probe in SERVICES.items()}
     long = "with" if IS_LONG else "without (OPSCTL_TEST_LONG=1 adds them)"
-    return [f"services: {found}", f"required: {sorted(REQUIRED)}", f"tests of more than a minute: {long}"]
+    return [f"services: {found}", f"required: {sorted(REQUIRED)}", f"tests of more than half a minute: {long}"]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # xdist reads the groups in the same hook, and would read them before

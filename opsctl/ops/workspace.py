@@ -11,7 +11,6 @@ from pathlib import Path
 
 from opsctl import config_file
 from opsctl.config import Config, ContainerConfig, TargetConfig
-from opsctl.ops.source_files import files, pack
 from opsctl.target.client import AgentClient
 from opsctl.target.container import Container, Docker, Lxc, NoContainer, Pct
 from opsctl.target.host import Host, LocalHost
@@ -79,6 +78,8 @@ class Workspace:
     @functools.cached_property
     def sources(self) -> bytes:
         """The project's sources as one archive, read once: what a command says of them is of one moment."""
+        from opsctl.ops.source_files import files, pack  # with tarfile, which few commands need
+
         return pack(files(self.folder, self.config.code))
 
 

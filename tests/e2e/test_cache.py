@@ -137,6 +137,7 @@ pathlib.Path("result.json").write_text(json.dumps({"warm": found["fx_misses"] ==
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.long
 def test_torch_finds_everything_in_a_restored_cache(caches: Caches) -> None:
     caches.configure(small={"command": ["true"], "prewarm": [sys.executable, "-c", TORCH]})
     cold = caches.prewarm()

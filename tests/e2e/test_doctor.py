@@ -158,6 +158,7 @@ def test_a_set_without_a_lock_is_an_answer(
 @pytest.mark.tmux
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.long
 def test_deep_asks_the_environments_own_torch(
     opsctl: Opsctl, configure: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def end_of(launcher: subprocess.Popen[str], *, within_s: float = 200.0) -> tuple
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ranks_end_and_resume_as_one(cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     with ranks_in(straight, tiny_recipe, cold_prewarm.cache) as launcher:
@@ -141,6 +142,7 @@ def test_when_the_launcher_is_killed_no_rank_outlives_it(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_all_ranks_with_3(
     cold_prewarm: ColdPrewarm, tiny_recipe: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_processes_compile_at_once_and_run_warm_without_a_miss(tiny_recipe: Path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_threads_with_a_copy_each_miss_nothing_with_and_without_the_lock(tiny_recipe: Path, tmp_path: Path) -> None:
     words = ("preflight", str(tiny_recipe), "--replicas", "threads", "--nproc", "3", "--lock", "on", "--json")
     done = run(*words, cache=tmp_path / "unused")

@@ -158,6 +158,7 @@ def test_the_example_trains_three_replicas_and_compiles_each_once(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ten_cold_starts_at_once_as_processes_and_as_threads_fail_nowhere(tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "benchmarks" / "compile_race.py"), "--starts", "10", "--wave", "5"]
     environ = environment(tmp_path, ROOT / "trainer")
