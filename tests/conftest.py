@@ -141,7 +141,7 @@ def project(tmp_path: Path) -> Path:
 def opsctl(project: Path) -> Callable[..., Ended]:
     """Run the installed command in the project folder: `opsctl("train", "list", "--json")`."""
 
-    def run(*words: str, timeout_s: float = 120.0, **environment: str) -> Ended:
+    def run(*words: str, timeout_s: float = 300.0, **environment: str) -> Ended:
         done = subprocess.run(
             [COMMAND, *words],
             cwd=project,

@@ -28,7 +28,7 @@ def name() -> Iterator[str]:
     name = f"opsctl-tests-{secrets.token_hex(4)}"
     yield name
     for argv in (("docker", "rm", "-f", name), ("docker", "volume", "rm", "-f", f"{name}-home")):
-        subprocess.run(argv, capture_output=True, timeout=60)
+        subprocess.run(argv, capture_output=True, timeout=300)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_down_spares_a_container_in_which_a_run_lives(opsctl: Opsctl) -> None:
 def _may_set(limit: str) -> bool:
     """Whether this engine may give a container this limit: one that runs in a container itself often may not."""
     argv = ("docker", "run", "--rm", "--ulimit", limit, IMAGE, "true")
-    return subprocess.run(argv, capture_output=True, timeout=60).returncode == 0
+    return subprocess.run(argv, capture_output=True, timeout=300).returncode == 0
 
 
 @pytest.mark.docker

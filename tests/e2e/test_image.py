@@ -31,7 +31,7 @@ def name() -> Iterator[str]:
     yield name
     volumes = ("docker", "volume", "rm", "-f", f"{name}-home", f"{name}-cache")
     for argv in (("docker", "rm", "-f", name), volumes, ("docker", "image", "rm", "-f", name)):
-        subprocess.run(argv, capture_output=True, timeout=60)
+        subprocess.run(argv, capture_output=True, timeout=300)
 
 
 @pytest.fixture

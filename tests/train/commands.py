@@ -26,7 +26,7 @@ def run(*words: str, cache: Path, cwd: Path | None = None, package: Path = PACKA
         env=environment(cache, package),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done

@@ -59,7 +59,7 @@ def rank_result(folder: Path, rank: int) -> dict[str, Any]:
     return found
 
 
-def end_of(launcher: subprocess.Popen[str], *, within_s: float = 200.0) -> tuple[int, str]:
+def end_of(launcher: subprocess.Popen[str], *, within_s: float = 400.0) -> tuple[int, str]:
     out, _ = launcher.communicate(timeout=within_s)
     return launcher.returncode, out
 
@@ -100,7 +100,7 @@ def test_a_stop_ends_all_ranks_after_the_same_step_with_75(
 ) -> None:
     folder = tmp_path / "run"
     with ranks_in(folder, tiny_recipe, cold_prewarm.cache, *LONG) as launcher:
-        until(lambda: len(steps_of(folder)) >= 3, within_s=200)
+        until(lambda: len(steps_of(folder)) >= 3, within_s=400)
         ranks = ranks_of(launcher)
         launcher.send_signal(signal.SIGTERM)
         code, out = end_of(launcher)
@@ -118,7 +118,7 @@ def test_a_killed_rank_is_named_and_the_last_step_is_kept(
 ) -> None:
     folder = tmp_path / "run"
     with ranks_in(folder, tiny_recipe, cold_prewarm.cache, *LONG) as launcher:
-        until(lambda: len(steps_of(folder)) >= 3, within_s=200)
+        until(lambda: len(steps_of(folder)) >= 3, within_s=400)
         os.kill(ranks_of(launcher)[1].pid, signal.SIGKILL)
         code, out = end_of(launcher)
     assert code == 1, out
@@ -135,7 +135,7 @@ def test_when_the_launcher_is_killed_no_rank_outlives_it(
 ) -> None:
     folder = tmp_path / "run"
     with ranks_in(folder, tiny_recipe, cold_prewarm.cache, *LONG) as launcher:
-        ranks = until(lambda: len(found := ranks_of(launcher)) == 2 and metrics_of(folder) and found, within_s=200)
+        ranks = until(lambda: len(found := ranks_of(launcher)) == 2 and metrics_of(folder) and found, within_s=400)
         launcher.kill()
         psutil.wait_procs(ranks, timeout=60)
         assert not [one for one in ranks if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
@@ -204,7 +204,7 @@ def two_nodes(folder: Path, script: str, *, limit_s: int = 60) -> list[dict[str,
         for rank in range(2)
     ]
     try:
-        found = [node.communicate(timeout=200)[0] for node in nodes]
+        found = [node.communicate(timeout=400)[0] for node in nodes]
     finally:
         for node in nodes:
             node.kill()

@@ -50,7 +50,7 @@ NAMED = {
 def driver(cache: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environ = environment(cache, PACKAGE)
     argv = [sys.executable, "-m", *words]
-    return subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, timeout=280)
+    return subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, timeout=560)
 
 
 @pytest.fixture(scope="module")

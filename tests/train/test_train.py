@@ -68,7 +68,7 @@ def when(condition: Callable[[], Any], act: Callable[[], Any]) -> Iterator[None]
     has_ended = threading.Event()
 
     def wait_and_act() -> None:
-        until(lambda: has_ended.is_set() or condition(), within_s=240)
+        until(lambda: has_ended.is_set() or condition(), within_s=480)
         if not has_ended.is_set():
             act()
 
