@@ -24,6 +24,7 @@ from opsctl.records.verdict import Finding, Verdict
 
 POLL_S = 0.25
 PUBLISH_S = 1.0  # between verdicts that differ in their numbers alone
+SHELL_S = 2.0  # how long a shell may take to say how its child ended, and to prompt
 OPEN_ROW_S = 1.0  # between looks at a row that is still being written, as a progress bar is
 NEWEST_ROWS = 300
 LOG_ROWS = 100  # of the backlog; the folds see all of it
@@ -43,6 +44,8 @@ class PaneWatch:
         self._state = watcher.start(_context(call, self._job.pid), time.time())
         self._next_byte = int(call.request.get("start") or 0)
         self._open_row, self._open_seen = "", 0.0
+        self._cursor_row = self._job_row = ""  # the row being written now, and by the job while it lived
+        self._died: float | None = None
         self._shown: Verdict | None = None
         self._published = 0.0
         self._end: End | None = None
@@ -141,15 +144,23 @@ class PaneWatch:
             self._loop.stop()
             return
         is_alive = self._job.look(self._info.pid)  # asked first: all that it wrote is then on the screen
+        if is_alive:
+            self._job_row = self._cursor_row
         is_gone = False
         try:
             self._info = self._pane.info()
             self._read()
         except PaneGone:
             is_gone = True
-        if is_gone or not is_alive or self._info.is_dead:
+        if is_gone or self._info.is_dead or (not is_alive and self._has_shell_spoken()):
             self._finish(End(time.time(), self._info.exit_code, self._info.signal, is_tail_unseen=is_gone))
             self._loop.stop()
+
+    def _has_shell_spoken(self) -> bool:
+        """Whether the shell that the job leaves behind has told of its end: the prompt comes after that."""
+        self._died = self._died or time.monotonic()
+        prompt = self._cursor_row
+        return bool(prompt and prompt != self._job_row) or time.monotonic() - self._died >= SHELL_S
 
     def _read(self) -> None:
         if self._info.is_alternate:
@@ -161,6 +172,7 @@ class PaneWatch:
         self._fold(rows, self._next_byte, now)
         self._tell(rows)
         self._see_open_row(capture.open_row, now)
+        self._cursor_row = capture.open_row
 
     def _new_rows(self, capture: Capture, *, is_whole: bool) -> list[str]:
         rows = self._scrollback.new_rows(capture.rows, is_whole=is_whole)
