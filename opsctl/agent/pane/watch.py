@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from opsctl.agent.baselines import load
 from opsctl.agent.pane.job import PaneJob
 from opsctl.agent.pane.scrollback import Scrollback
-from opsctl.agent.pane.tmux_pane import Capture, PaneGone, PaneInfo, TmuxPane, open_pane
+from opsctl.agent.pane.tmux_pane import PaneGone, PaneInfo, TmuxPane, open_pane
 from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.sampler import Sampler
 from opsctl.agent.session import Call
@@ -167,18 +167,15 @@ class PaneWatch:
             return
         is_whole = self._info.num_history <= NEWEST_ROWS
         capture = self._pane.capture(self._info, num_rows=None if is_whole else NEWEST_ROWS)
-        rows = self._new_rows(capture, is_whole=is_whole)
+        rows = self._scrollback.new_rows(capture.rows, is_whole=is_whole)
+        if rows is None:  # more came since the last look than a usual one holds
+            capture = self._pane.capture(self._info)
+            rows = self._scrollback.new_rows(capture.rows, is_whole=True) or []
         now = time.time()  # one time for all of a look: rows that were read together came at unknown distances
         self._fold(rows, self._next_byte, now)
         self._tell(rows)
         self._see_open_row(capture.open_row, now)
         self._cursor_row = capture.open_row
-
-    def _new_rows(self, capture: Capture, *, is_whole: bool) -> list[str]:
-        rows = self._scrollback.new_rows(capture.rows, is_whole=is_whole)
-        if rows is None:  # more came since the last look than a usual one holds
-            rows = self._scrollback.new_rows(self._pane.capture(self._info).rows, is_whole=True)
-        return rows or []
 
     def _sampled(self, sample: Sample) -> None:
         self._event(sample)
