@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trainer.commands import check, export, key, preflight, prewarm, train
 from trainer.errors import EXIT_STOPPED, TrainerError
+from trainer.nodes import ANY_PORT
 from trainer.signals import StopRequested, StopSignals, stop_with_parent
 
 _OVERRIDES_HELP = "recipe values to replace, for example optim.lr=1e-3 data.rows=4"
@@ -108,7 +109,7 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     nodes.add_argument("--nnodes", type=int, default=1, metavar="N", help="machines (default: this one alone)")
     nodes.add_argument("--node-rank", type=int, default=0, metavar="R", help="which of them this one is, from 0")
     nodes.add_argument(
-        "--rdzv-endpoint", default="", metavar="HOST:PORT", help="where they meet: a free port of node 0"
+        "--rdzv-endpoint", default=ANY_PORT, metavar="HOST:PORT", help="where they meet: a free port of node 0"
     )
     parser.set_defaults(run=train)
 

@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 def train(options: argparse.Namespace, signals: StopSignals) -> int:
     """Train, as one rank or as the launcher of several."""
+    from trainer.nodes import Nodes
+
     folder = Path.cwd()
+    nodes = Nodes(options.nnodes, options.node_rank, options.rdzv_endpoint)
     recipe = _recipe_of(options, folder)
 
     from trainer.device import resolve_device, resolve_num_ranks
-    from trainer.launch import Nodes
     from trainer.ranks import is_rank
     from trainer.recipe_checks import check_on
 
     device = resolve_device(recipe.device)
     num_ranks = 1 if is_rank() else resolve_num_ranks(options.nproc, device)
-    nodes = Nodes(options.nnodes, options.node_rank, options.rdzv_endpoint) if options.nnodes > 1 else Nodes()
     check_on(recipe, device.type)
     if is_rank() or num_ranks * nodes.size == 1:
         from trainer.run import run

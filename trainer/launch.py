@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -29,6 +29,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from trainer.endings import Ending, ending_of
 from trainer.errors import ConfigError, TrainerError
 from trainer.files import read_json
+from trainer.nodes import LOOPBACK, Nodes
 from trainer.signals import STOP_SIGNALS
 
 # Longer than the checkpoint of a large drafter takes: rank 0 saves once it is asked to stop, or has lost a peer.
@@ -37,26 +38,7 @@ SHUTDOWN_TIMEOUT_S = 600
 _LAST_WORD_S = 30
 # How long a node waits for all others to be there.
 _MEET_TIMEOUT_S = 600
-_LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """This machine among the `size` machines of a launch; `endpoint`, as HOST:PORT, is where the one of rank 0 listens.
-
-    All of them start equally many ranks.
-    """
-
-    size: int = 1
-    rank: int = 0
-    endpoint: str = f"{_LOOPBACK}:0"
-
-    def __post_init__(self) -> None:
-        host, _, port = self.endpoint.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535 or (self.size > 1 and not int(port)):
-            raise ConfigError(f"--rdzv-endpoint must be HOST:PORT of the first node, not {self.endpoint!r}")
-        if not 0 <= self.rank < self.size:
-            raise ConfigError(f"--node-rank must be from 0 to {self.size - 1}, not {self.rank}")
+_STORE_ERRORS = (DistNetworkError, DistStoreError)
 
 
 @dataclass(frozen=True)
@@ -132,7 +114,7 @@ def launch(
         failed_at = {rank: one.timestamp for rank, one in agent.run().failures.items()}
     except SignalException as stop:
         stopped_by = signal.Signals(stop.sigval).name
-    except (DistNetworkError, DistStoreError) as error:
+    except _STORE_ERRORS as error:
         raise TrainerError(f"the nodes did not meet at {nodes.endpoint}: {str(error).splitlines()[0]}") from error
     finally:
         for number, handler in handlers.items():
@@ -147,25 +129,33 @@ def launch(
 
 
 def _of_all_nodes(own: Launched, nodes: Nodes, shared: Any, *, within_s: int) -> Launched:
-    """Tell the other launchers how the ranks here ended, and hear the same of theirs; a silent node's are unknown."""
-    num_ranks, keys = len(own.endings), [f"endings of node {rank}" for rank in range(nodes.size)]
-    found, silent = list[Launched](), set[int]()
-    with suppress(
-        DistNetworkError, DistStoreError
-    ):  # the first node, which holds the store, is gone: all others are silent
-        shared.set(keys[nodes.rank], json.dumps(asdict(own)))
-    for rank, key in enumerate(keys):
-        try:
-            if rank != nodes.rank:
-                shared.wait([key], timedelta(seconds=within_s))
-            told = json.loads(shared.get(key))
-            found.append(Launched(tuple(Ending(**one) for one in told["endings"]), told["stopped_by"]))
-        except (DistNetworkError, DistStoreError):
-            found.append(own if rank == nodes.rank else _silent(rank, num_ranks))
-            silent.add(rank)
-    _leave(nodes, shared, silent)
+    """Tell the other launchers how the ranks here ended, and hear the same of theirs; a silent node's are lost."""
+    deadline = time.monotonic() + within_s
+    with suppress(*_STORE_ERRORS):  # the first node, which holds the store, is gone: then all others are silent
+        shared.set(_endings_key(nodes.rank), json.dumps(asdict(own)))
+    told = [own if rank == nodes.rank else _hear(rank, shared, deadline) for rank in range(nodes.size)]
+    _leave(nodes, shared, [rank for rank, one in enumerate(told) if one is not None])
+    found = [one or _silent(rank, len(own.endings)) for rank, one in enumerate(told)]
     stopped_by = own.stopped_by or next((one.stopped_by for one in found if one.stopped_by), None)
     return Launched(tuple(ending for one in found for ending in one.endings), stopped_by)
+
+
+def _endings_key(node: int) -> str:
+    return f"endings of node {node}"
+
+
+def _gone_key(node: int) -> str:
+    return f"node {node} has gone"
+
+
+def _hear(node: int, shared: Any, deadline: float) -> Launched | None:
+    """Return how the ranks of a node ended, None where it says nothing in time."""
+    try:
+        shared.wait([_endings_key(node)], timedelta(seconds=max(0.1, deadline - time.monotonic())))
+        told = json.loads(shared.get(_endings_key(node)))
+    except _STORE_ERRORS:
+        return None
+    return Launched(tuple(Ending(**one) for one in told["endings"]), told["stopped_by"])
 
 
 def _silent(node: int, num_ranks: int) -> Launched:
@@ -175,14 +165,16 @@ def _silent(node: int, num_ranks: int) -> Launched:
     return Launched(tuple(Ending(rank, None, cause, time.time()) for rank in ranks), None)
 
 
-def _leave(nodes: Nodes, shared: Any, silent: Container[int]) -> None:
+def _leave(nodes: Nodes, shared: Any, heard: Sequence[int]) -> None:
     """Go, the first node last: what the launchers share ends with it."""
-    with suppress(DistNetworkError, DistStoreError):  # gone without a word, after all
+    with suppress(*_STORE_ERRORS):  # gone without a word, after all
         if nodes.rank:
-            shared.set(f"node {nodes.rank} has gone", "")
-        for rank in range(1, nodes.size) if nodes.rank == 0 else ():
-            if rank not in silent:
-                shared.wait([f"node {rank} has gone"], timedelta(seconds=_LAST_WORD_S))
+            shared.set(_gone_key(nodes.rank), "")
+        else:
+            # one by one: torch waits for ever for no key at all
+            for rank in heard:
+                if rank:
+                    shared.wait([_gone_key(rank)], timedelta(seconds=_LAST_WORD_S))
 
 
 def _set_environment(num_ranks: int, *, is_alone: bool, uses_gpus: bool) -> None:
@@ -209,7 +201,7 @@ def _agent(
         run_id=uuid.uuid4().hex if is_alone else "trainer",
         min_nodes=nodes.size,
         max_nodes=nodes.size,
-        local_addr=_LOOPBACK if is_alone else None,
+        local_addr=LOOPBACK if is_alone else None,
         is_host=True,
         rank=nodes.rank,
         timeout=_MEET_TIMEOUT_S,
@@ -222,7 +214,7 @@ def _agent(
         rdzv_handler=get_rendezvous_handler(rendezvous),
         max_restarts=0,
         monitor_interval=0.1,
-        local_addr=_LOOPBACK if is_alone else None,
+        local_addr=LOOPBACK if is_alone else None,
         virtual_local_rank=uses_gpus,
     )
     logs = DefaultLogsSpecs(log_dir=os.devnull)

@@ -90,8 +90,8 @@ def prepare_states(
     files = plan_files(folder, lengths, row_tokens=data.row_tokens, file_tokens=file_tokens)
     with exclusive(folder / "states.lock", talk):
         check_room(files, folder, token_bytes=token_bytes)
-        talk.say(f"the verifier's hidden states of {len(documents)} documents stand, or will, in {folder}")
         store_states(files, documents, verifier, data, talk=talk)
+    talk.say(f"the verifier's hidden states of {len(documents)} documents stand in {folder}")
     return StoredStates(files, num_channels, device=verifier.device, dtype=dtype)
 
 

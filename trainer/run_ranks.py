@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.endings import outcome
-from trainer.launch import Nodes, launch
+from trainer.launch import launch
 from trainer.metrics import say
+from trainer.nodes import Nodes
 from trainer.result import rank_file, write_run_result
 
 
@@ -16,6 +17,8 @@ def run_ranks(words: Sequence[str], *, num_ranks: int, nodes: Nodes, uses_gpus: 
 
     The first node writes the run's result; nodes share the folder.
     """
+    if nodes.size > 1:
+        say(f"machine {nodes.rank} of {nodes.size} meets the others at {nodes.endpoint}")
     launched = launch(
         ("-m", "trainer", *words),
         num_ranks=num_ranks,

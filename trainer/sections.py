@@ -13,6 +13,13 @@ MAX_POSITIONS = 4096  # of the demo's verifier
 _PAPER_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
 
 
+def _at_least_one(section: object, *names: str) -> None:
+    """Raise ValueError for a count of a section that is none."""
+    for name in names:
+        if getattr(section, name) < 1:
+            raise ValueError(f"{name} must be at least 1")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DemoVerifierConfig:
     """Sizes and training of the demo's verifier. `steps` decide, not seconds; each row is `row_tokens` bytes."""
@@ -33,9 +40,7 @@ class DemoVerifierConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "num_hidden_layers", "steps", "rows", "row_tokens", "report_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        _at_least_one(self, "hidden_size", "num_hidden_layers", "steps", "rows", "row_tokens", "report_every")
         if self.hidden_size % (2 * self.num_attention_heads):
             raise ValueError("hidden_size must be an even multiple of num_attention_heads")
         if self.num_attention_heads % self.num_key_value_heads:
@@ -102,9 +107,7 @@ class CorpusConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_prompts", "prompt_tokens", "response_tokens", "generate_rows", "num_eval_prompts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        _at_least_one(self, "num_prompts", "prompt_tokens", "response_tokens", "generate_rows", "num_eval_prompts")
         if self.held_out_one_in < 2:
             raise ValueError("held_out_one_in must be at least 2: something must be left to train on")
         if (self.source == "jsonl") != (self.path is not None):
@@ -120,9 +123,7 @@ class DataConfig:
     pad_id: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("rows", "row_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        _at_least_one(self, "rows", "row_tokens")
         if self.pad_id < 0:
             raise ValueError("pad_id must not be negative")
 
@@ -134,8 +135,7 @@ class AnchorsConfig:
     per_row: int = 64
 
     def __post_init__(self) -> None:
-        if self.per_row < 1:
-            raise ValueError("per_row must be at least 1")
+        _at_least_one(self, "per_row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +148,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         if self.gamma is not None and self.gamma <= 0:
             raise ValueError("gamma must be positive")
-        if self.chunk_slots < 1:
-            raise ValueError("chunk_slots must be at least 1")
+        _at_least_one(self, "chunk_slots")
 
     def gamma_for(self, block_size: int) -> float:
         """Return gamma; where the recipe leaves it open, the published value, or half a block less a slot."""
@@ -195,9 +194,7 @@ class DecodeConfig:
     loop_min_repeated: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("rows", "lookup_max_ngram", "loop_max_period", "loop_min_repeated"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        _at_least_one(self, "rows", "lookup_max_ngram", "loop_max_period", "loop_min_repeated")
         if self.max_new_tokens < 2:
             raise ValueError("max_new_tokens must be at least 2: the first token comes with the prompt, undrafted")
 
@@ -221,5 +218,4 @@ class LogConfig:
     every_steps: int = 10
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1:
-            raise ValueError("every_steps must be at least 1")
+        _at_least_one(self, "every_steps")

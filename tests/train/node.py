@@ -7,7 +7,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer.launch import Nodes, launch
+from trainer.launch import launch
+from trainer.nodes import Nodes
 
 if __name__ == "__main__":
     folder, script, rank, endpoint, limit_s = sys.argv[1:]

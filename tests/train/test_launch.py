@@ -24,7 +24,8 @@ from tests.train.conftest import ColdPrewarm
 from tests.train.test_train import assert_same_checkpoint, metrics_of, result_of, steps_of
 from trainer.endings import first_failure
 from trainer.errors import ConfigError
-from trainer.launch import Launched, Nodes, launch
+from trainer.launch import Launched, launch
+from trainer.nodes import Nodes
 
 LONG = ("steps=100000", "checkpoint.every_steps=0")
 
@@ -231,10 +232,14 @@ def test_the_ranks_of_a_node_that_falls_silent_count_as_lost(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ((2, 2, "host:29400"), "--node-rank must be from 0 to 1, not 2"),
-        ((2, 0, ""), "--rdzv-endpoint must be HOST:PORT of the first node, not ''"),
-        ((2, 0, "host:0"), "must be HOST:PORT"),
-        ((2, 0, "host"), "must be HOST:PORT"),
+        ((0, 0, "host:29400"), "--nnodes 0: at least one machine must train"),
+        ((2, 2, "host:29400"), "--node-rank 2: with --nnodes 2 it must be below that"),
+        ((1, 1, "host:29400"), "--node-rank 1: with --nnodes 1"),
+        ((2, -1, "host:29400"), "--node-rank -1: with --nnodes 2"),
+        ((2, 0, "127.0.0.1:0"), "--rdzv-endpoint 127.0.0.1:0: it must be HOST:PORT"),
+        ((2, 0, "host:"), "must be HOST:PORT"),
+        ((2, 0, ":29400"), "must be HOST:PORT"),
+        ((2, 0, "host:65536"), "must be HOST:PORT"),
     ],
 )
 def test_a_node_that_cannot_be_placed_is_told(place: tuple[int, int, str], said: str) -> None:

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from tests.support.until import until
 from tests.train.joined_batch import gradients_of
 from tests.train.ranks import run_as_ranks
+from trainer.errors import ConfigError
 from trainer.ranks import PeerLost, Ranks, Share, buckets
 
 
@@ -58,6 +60,31 @@ def test_the_others_wait_until_the_leader_is_done_but_not_forever(tmp_path: Path
                 ranks._wait_for(0, "nothing", 0.2)
 
     assert run_as_ranks(2, work) == [0, 0]
+
+
+def test_the_first_rank_of_each_node_goes_before_those_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+    def work(ranks: Ranks) -> None:
+        mine, node = tmp_path / str(ranks.rank), ranks.rank // 2
+        if ranks.rank == 0:  # the other node does not wait for this one
+            until((tmp_path / "3").exists, 50.0)
+        with ranks.node_leader_first("writing", timeout_s=50.0):
+            assert ranks.rank in (0, 2) or (tmp_path / str(2 * node)).exists()
+            mine.touch()
+
+    assert run_as_ranks(4, work) == [0] * 4
+
+
+def test_ranks_that_do_not_agree_are_all_told() -> None:
+    def work(ranks: Ranks) -> None:
+        ranks.agree_on("the step", 7)
+        with pytest.raises(ConfigError, match=r"the step is .* and on others from 0 to 2: all nodes must share"):
+            ranks.agree_on("the step", ranks.rank)
+
+    assert run_as_ranks(3, work) == [0, 0, 0]
 
 
 def test_wishes_and_weights_of_all_ranks_add_up() -> None:
