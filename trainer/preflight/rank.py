@@ -9,14 +9,12 @@ import torch
 from trainer.compile import CompileError
 from trainer.compile.torch_log import LimitsHit
 from trainer.preflight.releases import known
-from trainer.preflight.replica import ReplicaRun, process_counts
+from trainer.preflight.replica import WARM_S, ReplicaRun, process_counts
 from trainer.preflight.report import Counts, together
 from trainer.rank_reports import leave_report
 from trainer.ranks import Ranks, join
 from trainer.recipe import Recipe
 from trainer.warmup import open_discipline
-
-WARM_S = 3.0
 
 
 def preflight_rank(recipe: Recipe, device: torch.device) -> int:

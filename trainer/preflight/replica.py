@@ -20,6 +20,7 @@ from trainer.recipe import Recipe
 from trainer.step import step_functions
 from trainer.warmup import warm_step
 
+WARM_S = 3.0  # a round of warm steps
 MAX_FAILED = 20
 _SMALL = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 1024}
 

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from trainer.compile import CompileError, Lock, Replica, ThreadedReplicas
 from trainer.compile.torch_log import LimitsHit
-from trainer.preflight.replica import ReplicaRun, process_counts
+from trainer.preflight.replica import WARM_S, ReplicaRun, process_counts
 from trainer.preflight.report import Counts, Topology, together
 from trainer.recipe import Recipe
 from trainer.warmup import open_discipline
 
 T = TypeVar("T")
-WARM_S = 3.0
 NUM_SHARED_ENTRIES, NUM_SHARED_CALLS = 8, 8000
 
 
