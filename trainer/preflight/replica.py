@@ -143,8 +143,10 @@ class ReplicaRun:
 
 
 def process_counts(after_cold: Counters, before: Counters, after: Counters, *, limits_hit: int) -> Counts:
-    """Return what a process compiled for all its replicas together: in their cold start, and `before` to `after` a
-    round of warm steps, where all that is compiled is a miss."""
+    """Return what a process compiled for all its replicas: in their cold start, and in a round of warm steps.
+
+    The round lay between `before` and `after`; all that is compiled in it is a miss.
+    """
     num_late = after.num_compiled - before.num_compiled
     return Counts(
         compiles=after_cold.num_compiled + num_late,
