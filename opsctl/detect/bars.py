@@ -15,8 +15,7 @@ class Bars:
 
     total: int | None = None
     step: int = 0
-    rows: int = 0
-    has_rows: bool = False  # any row of training came
+    rows: int = 0  # of training, since its bar was last another one; 0 before the first
     other_total: int = 0
     other_step: int = 0
     other_rows: int = 0
@@ -25,7 +24,7 @@ class Bars:
     def is_other(self, row: StepRow) -> bool:
         """Fold one row in; says whether it is a bar that counts something else than steps of training."""
         is_known = row.num_steps is None or row.num_steps == self.total
-        if not row.is_anonymous or is_known or not self.has_rows or self._takes_over(row):
+        if not row.is_anonymous or is_known or not self.rows or self._takes_over(row):
             self._own(row)
             return False
         self.other_rows = self.other_rows + 1 if row.num_steps == self.other_total else 1
@@ -35,7 +34,7 @@ class Bars:
     def _own(self, row: StepRow) -> None:
         if row.num_steps is not None and row.num_steps != self.total:
             self.total, self.rows = row.num_steps, 0
-        self.has_rows, self.rows = True, self.rows + 1
+        self.rows += 1
         self.step = row.step if row.step is not None else self.step
         if row.loss is not None:
             self.crossed = self.other_total, self.other_step

@@ -87,3 +87,27 @@ def test_an_evaluation_under_a_bar_without_a_name_is_no_slow_step() -> None:
         watch.line(f" 10%|# | {batch}/128 [00:10<01:00, 4.00s/it]", after_s=4.0)
         assert watch.pair == ("healthy", "ok")
     assert watch.verdict.step == 119
+
+
+BAR = " 10%|# | {}/{} [00:10<01:00, 0.50s/it]"
+
+
+def test_a_bar_that_outlives_a_full_one_is_the_trainings() -> None:
+    """The next epoch may be shorter or longer."""
+    watch = Watching()
+    for num_steps in (20, 30):
+        for step in range(1, num_steps + 1):
+            watch.line(BAR.format(step, num_steps), after_s=0.5)
+    assert (watch.verdict.step, watch.verdict.num_steps) == (30, 30)
+
+
+def test_a_bar_that_goes_on_past_a_loss_is_the_trainings() -> None:
+    """What came before it counted something else, though it was the first."""
+    watch = Watching()
+    for step in range(1, 5):
+        watch.line(BAR.format(step, 10), after_s=0.5)
+    watch.line(BAR.format(1, 2000), after_s=0.5)
+    assert watch.verdict.num_steps == 10
+    watch.line("{'loss': 2.5, 'grad_norm': 1.0}", after_s=0.5)
+    watch.line(BAR.format(2, 2000), after_s=0.5)
+    assert (watch.verdict.step, watch.verdict.num_steps) == (2, 2000)
