@@ -54,6 +54,15 @@ class LineState:
     held_end: int = 0
 
 
+def shape_key(text: str) -> str:
+    """What texts that differ only in their digits have in common.
+
+    >>> shape_key("step 12/300")
+    'step 00/000'
+    """
+    return text.translate(_DIGITS)
+
+
 def strip_ansi(text: str) -> str:
     """`text` without escape sequences and control characters; tabs stay.
 
@@ -186,8 +195,8 @@ def _glue(state: LineState, row: Line) -> str | None:
 
 def _is_new(held: str, text: str) -> bool:
     """Whether `text` begins as no continuation does: as the row before it, or with a time, rank or traceback."""
-    begin = text[:ALIKE].translate(_DIGITS)
-    is_alike = begin == held[:ALIKE].translate(_DIGITS) and sum(map(str.isalnum, begin)) >= ALIKE // 2
+    begin = shape_key(text[:ALIKE])
+    is_alike = begin == shape_key(held[:ALIKE]) and sum(map(str.isalnum, begin)) >= ALIKE // 2
     return is_alike or bool(_SURELY_FRESH.match(text))
 
 

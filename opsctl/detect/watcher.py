@@ -11,6 +11,7 @@ import math
 from opsctl.detect import ending, metrics, rows, rules, running, telling
 from opsctl.detect.context import Context as Context  # a part of this module's interface, as is State
 from opsctl.detect.context import Opinion
+from opsctl.detect.lines import shape_key
 from opsctl.detect.progress import TRAINING
 from opsctl.detect.state import State as State
 from opsctl.detect.state import initial
@@ -25,7 +26,6 @@ MAX_SHAPES = 512
 CLOCK_SPREAD_S = 5.0
 MAX_LOOKED = 2000  # characters
 LAST_ROWS = 20
-_DIGITS = str.maketrans("123456789", "000000000")
 _MARKS = ("Traceback", "Error", "Exception", "Root Cause", "Interrupt", "====", "----")
 _PHASES = {
     "eval_begins": "eval",
@@ -151,11 +151,6 @@ def _log(state: State, line: Line) -> tuple[Finding, ...]:
 def _looked_at(text: str) -> str:
     """As much of a row as is worth a look: an endless one must not cost endless time."""
     return text if len(text) <= MAX_LOOKED else f"{text[: MAX_LOOKED - 500]} ... {text[-500:]}"
-
-
-def shape_key(text: str) -> str:
-    """What rows that differ only in their digits have in common."""
-    return text.translate(_DIGITS)
 
 
 def is_quiet(key: str) -> bool:

@@ -21,7 +21,6 @@ from opsctl.records.events import End, Event, Line, ProcessSample, Sample, Tick
 NOW = 2_000_000_000.0  # any moment: only differences count
 POLL_S = 5.0  # between polls that carry no times
 _MAX_SHAPES = 512
-_DIGITS = str.maketrans("123456789", "000000000")
 _STATUSES = {  # from nvidia-smi's manual
     9: "nvidia-smi: the driver is not loaded",
     10: "nvidia-smi: the kernel found an interrupt problem with a GPU",
@@ -128,7 +127,7 @@ class _Pace:
         return self._typical_s * self._best_rate / rate
 
     def _shape(self, text: str) -> Shape | None:
-        key = text.translate(_DIGITS)
+        key = lines.shape_key(text)
         if key not in self._shapes:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()

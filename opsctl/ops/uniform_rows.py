@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from opsctl.detect import watcher
+from opsctl.detect.lines import shape_key
 from opsctl.records.events import Line
 
 WHOLE_ROWS = 20_000  # so much of a log is looked at row by row
@@ -48,7 +49,7 @@ class UniformRows:
 
     def _continues(self, text: str) -> bool:
         """Whether a row belongs to a stretch in which nothing new is said."""
-        key = watcher.shape_key(text)
+        key = shape_key(text)
         looks = self._looks.get(key)
         if looks is None:
             if len(self._looks) >= MAX_SHAPES:
