@@ -22,6 +22,7 @@ WEIGHT = {
     "driver_mismatch": 82,
 }
 DEFAULT_WEIGHT = 65
+FIRST_PID_NAMESPACE = "pid:[4026531836]"  # in whose numbers rows name processes: PROC_PID_INIT_INO, a constant
 
 _UNKNOWN_XID = {
     "name": "not in this table",
@@ -110,11 +111,8 @@ class Kernel:
         return KernelEvent(known["cause"], known["severity"], said, time, known["action"], own, xid=int(code))
 
     def _form(self, text: str, time: float, is_own: bool | None) -> KernelEvent | None:
-        for pattern, cause in _FORMS:
-            match = pattern.search(text)
-            if match:
-                return self._event(match, cause, time, is_own)
-        return None
+        known = _known_form(text)
+        return self._event(*known, time, is_own) if known else None
 
     def _event(self, match: re.Match[str], cause: str, time: float, is_own: bool | None) -> KernelEvent:
         groups, text = match.groupdict(), match.string
@@ -163,15 +161,19 @@ def named_pid(text: str) -> int | None:
     >>> named_pid("Memory cgroup out of memory: Killed process 771 (python3) total-vm:1kB")
     771
     """
-    if "NVRM: Xid" in text:
-        match = _PID.search(text)
+    xid = _XID.search(text)
+    if xid:
+        match = _PID.search(xid.group(3))
         return int(match.group(1)) if match else None
-    for pattern, _ in _FORMS:
-        match = pattern.search(text)
-        if match:
-            pid = match.groupdict().get("pid")
-            return int(pid) if pid else None
-    return None
+    known = _known_form(text)
+    pid = known[0].groupdict().get("pid") if known else None
+    return int(pid) if pid else None
+
+
+def _known_form(text: str) -> tuple[re.Match[str], str] | None:
+    """What a row that is no Xid says, and the cause that it stands for."""
+    found = ((pattern.search(text), cause) for pattern, cause in _FORMS)
+    return next(((match, cause) for match, cause in found if match), None)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opsctl.detect.context import Context
-from opsctl.detect.kernel import Kernel, named_pid
+from opsctl.detect.kernel import FIRST_PID_NAMESPACE, Kernel, named_pid
 from opsctl.errors import OpsctlError
 from opsctl.records.run import RunRecord
 from opsctl.records.verdict import Finding
@@ -36,7 +36,6 @@ _PIDS_SCRIPT = (
     'sed -n "s|.*/proc/\\([0-9]*\\)/ns/pid .*|\\1|p" | while read -r pid; do '
     'sed -n "s/^NSpid:.*[^0-9]\\([0-9]*\\)$/$pid \\1/p" "/proc/$pid/status" 2>/dev/null; done'
 )
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
 MAX_PIDS = 65536
 _PAIR = re.compile(r"(\d{1,10}) (\d{1,10})")
 _STAMPED = re.compile(r"^\[\s*(\d+\.\d+)\]\s?(.*)$")
@@ -52,7 +51,7 @@ class Pids:
 
     def look(self, rows: list[str], now: float) -> None:
         """Fold in what the script said: nothing, where the host is itself a container or lets nobody look."""
-        if len(rows) <= 2 or rows[0] != _FIRST_PID_NAMESPACE or not rows[1].isdigit():
+        if len(rows) <= 2 or rows[0] != FIRST_PID_NAMESPACE or not rows[1].isdigit():
             return
         if len(self.inner) > MAX_PIDS:
             self.inner.clear()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.agent.recorder.metrics import MetricsTail
+from opsctl.detect.kernel import FIRST_PID_NAMESPACE
 
-FIRST_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel, PROC_PID_INIT_INO
 _OOM_KILL = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _CHUNK_BYTES = 8192
 KERNEL_LOG = "/dev/kmsg"
