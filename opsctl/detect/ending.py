@@ -197,11 +197,10 @@ def _verdict_of(root: Hit) -> str:
 
 def _lost(state: State) -> Opinion | None:
     """What nvidia-smi says after the end about a GPU that is lost or a driver that does not fit."""
-    problem = state.gpus.problem
-    if "version mismatch" in problem and not state.gpus.lost():
-        return Opinion("crashed", "driver_mismatch", 0.8, (problem,))
-    lost = state.gpus.lost() or state.gpus.lost_sentence()
-    return Opinion("crashed", "gpu_lost", 0.8, (lost,)) if lost else None
+    lost, problem = state.gpus.lost(), state.gpus.problem
+    if lost:
+        return Opinion("crashed", "gpu_lost", 0.8, (lost,))
+    return Opinion("crashed", "driver_mismatch", 0.8, (problem,)) if "version mismatch" in problem else None
 
 
 def _held(state: State) -> Opinion | None:

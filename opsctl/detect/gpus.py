@@ -77,9 +77,9 @@ class Gpus:
                 return f"GPU {gpu.index}: {gpu.problem}"
             if gpu.missing >= MISSING_POLLS:
                 return f"GPU {gpu.index} is missing from nvidia-smi's list"
-        return ""
+        return self._lost_sentence()
 
-    def lost_sentence(self) -> str:
+    def _lost_sentence(self) -> str:
         """What nvidia-smi says in place of numbers about a lost GPU that may be the job's; "" for nothing."""
         said = any(words in self.problem for words in ("device handle", "is lost", "requires reset"))
         own, named = {bus_key(bus) for bus in self.context.gpu_bus_ids}, bus_key(self.problem)

@@ -28,7 +28,7 @@ def failed_part(state: State, silence: Silence) -> Opinion | None:
     root = state.kernel.root(state.progress.num_rows, within=0) if silence.is_stalled else None
     if root is not None and root.cause != "driver_hang" and (root.is_own or root.cause == "gpu_lost"):
         return Opinion("crashed", root.cause, 0.9, (root.text, silence.text), root.advice)
-    lost = state.gpus.lost() or state.gpus.lost_sentence()
+    lost = state.gpus.lost()
     if lost and silence.is_stalled:
         return Opinion("crashed", "gpu_lost", 0.9, (lost, silence.text))
     if state.words.skipped("cuda_oom", state.progress.steps_done):
