@@ -199,12 +199,12 @@ def shape_of(text: str) -> Shape | None:
 
 
 def _written(low: str) -> Shape | None:
+    if "runtime" in low:
+        return None  # a summary at the end
     step, num_steps, mentioned = _count(low)
     loss = _loss(low, 0, len(low))
     grad_norm = _place(_GRAD.search(low)) if "norm" in low else None
     memory = _host_memory(low)
-    if "runtime" in low:
-        return None  # a summary at the end
     if step is loss is None:
         return Shape("host", host_memory=memory) if memory else None
     step_s = _step_s(low) if "/" in low or "time" in low or "dt" in low else None
