@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from opsctl.agent.files import file_mode, fsync_folder, write_atomic
+from opsctl.agent.recorder.loop import Loop
 from opsctl.records.call import to_json
 from opsctl.records.run import ExitRecord
 
 RESERVED_BYTES = 64 * 1024
+LIMIT_S = 300.0  # how long a disk is asked again to take the record
+AGAIN_S = 1.0
 
 
 class ExitFile:
@@ -33,6 +38,20 @@ class ExitFile:
                 return
         self._give_room_back()
         write_atomic(self._path, data)
+
+    def insist(self, loop: Loop, record: ExitRecord, then: Callable[[], None]) -> None:
+        """Write the record, then go on; a disk that takes nothing is asked again for a while, a gone folder is not."""
+        self._try(loop, record, then, time.monotonic() + LIMIT_S)
+
+    def _try(self, loop: Loop, record: ExitRecord, then: Callable[[], None], deadline: float) -> None:
+        try:
+            self.write(record)
+        except OSError as error:
+            if self._path.parent.is_dir() and time.monotonic() < deadline:
+                loop.later(AGAIN_S, lambda: self._try(loop, record, then, deadline))
+                return
+            loop.complain(f"the exit record cannot be written: {error}")
+        then()
 
     def _write_in_place(self, descriptor: int, data: bytes) -> None:
         os.pwrite(descriptor, data, 0)

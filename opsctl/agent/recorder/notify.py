@@ -6,6 +6,7 @@ import collections
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from opsctl.records.verdict import Verdict
 LIMIT_S = 20.0
 HEARTBEAT_PERIOD_S = 60.0
 MAX_WAITING = 32
+LAST_S = 10.0  # how long the end waits for messages that are on their way
 AGAIN_S = 1.0  # after which one that could not be started is tried again
 
 
@@ -58,6 +60,16 @@ class Notifier:
         if self._policy.command or self._policy.webhook:
             self._waiting.append({"notify": to_json(self._policy), "message": message})
             self._next()
+
+    def drain(self, then: Callable[[], None]) -> None:
+        """Go on once nothing is left to say, or after a while."""
+        self._drain(then, time.monotonic() + LAST_S)
+
+    def _drain(self, then: Callable[[], None], deadline: float) -> None:
+        if self.is_idle or time.monotonic() >= deadline:
+            then()
+        else:
+            self._loop.later(0.05, lambda: self._drain(then, deadline))
 
     def _beat(self) -> None:
         if not self._is_well():

@@ -45,8 +45,6 @@ TICK_PERIOD_S = 1.0
 TURN_SLACK_S = 0.005  # times are kept to the millisecond
 FIGURES_PERIOD_S = 10.0
 LEFTOVER_GRACE_S = 5.0  # for what a job leaves behind when it ends by itself
-LAST_NEWS_S = 10.0  # how long the end waits for notifications that are on their way
-EXIT_LIMIT_S = 300.0  # how long a disk is asked again to take the exit record
 
 
 def now_s() -> float:
@@ -71,7 +69,6 @@ class Recorder:
         self._spec = record.spec
         self._secrets = secrets
         self._exit_file = ExitFile(paths.exit)
-        self._complain = complain
         self._loop = Loop(complain)
         self._notifier = Notifier(self._loop, record.spec.notify, agent_argv, lambda: self._detection.is_well)
         self._stacks = Stacks(self._loop, paths.folder, agent_argv, lambda finding: self._detection.add(finding))
@@ -283,23 +280,6 @@ class Recorder:
             lambda: release(home, self._record.run_id),
         ):
             self._loop.guard(step)  # whatever fails here, the record comes
-        self._write_exit(time.monotonic() + EXIT_LIMIT_S)
-
-    def _write_exit(self, deadline: float) -> None:
-        """Write the record; a disk that takes nothing is asked again for a while, a folder that is gone is not."""
         log, verdict = self._output.log, self._detection.verdict
         record = ExitRecord(self._record.run_id, tuple(self._attempts), verdict, log.size, log.num_missing_bytes)
-        try:
-            self._exit_file.write(record)
-        except OSError as error:
-            if self._paths.folder.is_dir() and time.monotonic() < deadline:
-                self._loop.later(1.0, lambda: self._write_exit(deadline))
-                return
-            self._complain(f"the exit record cannot be written: {error}")
-        self._leave(time.monotonic() + LAST_NEWS_S)
-
-    def _leave(self, deadline: float) -> None:
-        if self._notifier.is_idle or time.monotonic() >= deadline:
-            self._loop.stop()
-        else:
-            self._loop.later(0.05, lambda: self._leave(deadline))
+        self._exit_file.insist(self._loop, record, lambda: self._notifier.drain(self._loop.stop))
