@@ -139,6 +139,25 @@ def test_a_counted_kill_explains_what_nothing_else_does(end: dict[str, int], wor
     assert watch.pair[1] == cause
 
 
+def test_a_counted_kill_of_which_the_kernel_named_another_explains_nothing() -> None:
+    watch = Watching(pid=5)
+    watch.steps(20)
+    watch.line(OOM.replace("771", "99771").replace("python", "mysqld"), source="kernel")
+    watch.end(exit_code=5, oom_killed=True)
+    assert watch.pair == ("crashed", "cause_unknown")
+
+
+@pytest.mark.parametrize(("every_s", "cause"), [(0.1, "gpu_lost"), (2.0, "cause_unknown")])
+def test_the_kernels_last_words_count_though_quick_steps_followed(every_s: float, cause: str) -> None:
+    """Its rows and the job's come by two ways: what is seconds old may be of the end, however many steps came since."""
+    watch = Watching(pid=771)
+    watch.steps(20)
+    watch.line("[ 99.1] NVRM: Xid (PCI:0000:1b:00): 79, pid=771, name=python, x", source="kernel")
+    watch.steps(20, first=21, every_s=every_s)
+    watch.end(exit_code=1)
+    assert watch.pair == ("crashed", cause)
+
+
 def test_hardware_outranks_what_it_does_to_the_job() -> None:
     watch = Watching(pid=771)
     watch.steps(20)
