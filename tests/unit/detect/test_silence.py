@@ -8,6 +8,15 @@ from opsctl.detect import watcher
 from tests.unit.detect.watching import Watching, gpu
 
 
+def _hung_after(seconds: float) -> Watching:
+    """A run that stepped every second and has been silent for so long."""
+    watch = Watching()
+    watch.steps(40)
+    watch.ticks(seconds)
+    assert watch.pair[0] == "hung"
+    return watch
+
+
 def test_a_run_is_starting_until_its_first_step() -> None:
     watch = Watching()
     assert watch.pair == ("starting", "ok")
@@ -50,10 +59,7 @@ def test_patience_is_learned_from_the_rows_not_from_the_steps_they_report() -> N
 
 def test_a_pause_that_was_survived_may_last_as_long_again() -> None:
     """A checkpoint that nobody announces, say: it is told once and not at every later one."""
-    watch = Watching()
-    watch.steps(40)
-    watch.ticks(99)
-    assert watch.pair[0] == "hung"
+    watch = _hung_after(99)
     watch.steps(300, first=41)
     watch.ticks(120)
     assert watch.pair == ("healthy", "ok")
@@ -62,10 +68,7 @@ def test_a_pause_that_was_survived_may_last_as_long_again() -> None:
 
 
 def test_a_step_ends_the_alarm_and_a_second_silence_is_told_again() -> None:
-    watch = Watching()
-    watch.steps(40)
-    watch.ticks(70)
-    assert watch.pair[0] == "hung"
+    watch = _hung_after(70)
     watch.steps(1, first=41)
     assert watch.pair == ("healthy", "ok")
     watch.ticks(70)
