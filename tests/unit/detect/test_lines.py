@@ -108,6 +108,7 @@ def test_the_state_keeps_no_more_than_one_row() -> None:
         (b"0123456789\nabc\nnew\n", ["0123456789abc", "new"]),
         (b"012345678\nabc\n", ["012345678 abc"]),  # the blank at the cut was trimmed
         (b"012345678\nstep 1\n", ["012345678", "step 1"]),  # a row of its own that just ends there
+        (b"0123456789\n[rank0]: x\n", ["0123456789", "[rank0]: x"]),  # no row goes on like this
         (b"01234567\nabc\n", ["01234567", "abc"]),
         ("段段段段a\n段b\n".encode(), ["段段段段a段b"]),  # a wide character did not fit into the last column
         ("│123456│\n│654321│\n".encode(), ["│123456│", "│654321│"]),

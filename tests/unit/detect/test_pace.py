@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from opsctl.detect.figures import baseline
+from opsctl.detect.pace import Pace
 from opsctl.records.baseline import Baseline
 from tests.unit.detect.watching import Watching, gpu
 
@@ -111,3 +114,20 @@ def test_a_bar_that_goes_on_past_a_loss_is_the_trainings() -> None:
     watch.line("{'loss': 2.5, 'grad_norm': 1.0}", after_s=0.5)
     watch.line(BAR.format(2, 2000), after_s=0.5)
     assert (watch.verdict.step, watch.verdict.num_steps) == (2, 2000)
+
+
+def _pace(times: list[float]) -> Pace:
+    pace = Pace()
+    for number, seconds in enumerate(times, 1):
+        pace.observe(seconds, number)
+    return pace
+
+
+def test_a_few_quick_rows_among_slow_ones_are_not_the_runs_best_pace() -> None:
+    assert _pace([3.0] * 20 + [1.0] * 12).best_s == 3.0
+    assert _pace([1.0] * 32).best_s == 1.0
+
+
+@pytest.mark.parametrize(("newest", "slowdown"), [([2.0] * 8, 2.0), ([2.0, 3.0] * 4, 1.0)])
+def test_rows_that_differ_much_must_be_slow_for_longer(newest: list[float], slowdown: float) -> None:
+    assert _pace([1.0] * 20 + newest).slowdown(None) == slowdown
