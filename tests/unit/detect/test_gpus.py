@@ -61,6 +61,25 @@ def test_a_gpu_that_misses_one_answer_is_not_lost() -> None:
     assert watch.pair == ("healthy", "ok")
 
 
+@pytest.mark.parametrize("joined_midway", [False, True])
+def test_memory_that_rises_in_a_runs_first_minutes_may_be_an_allocators_cache(joined_midway: bool) -> None:
+    watch = Watching(joined_midway=joined_midway)
+    for step in range(1, 300):
+        stepping(watch, 1, gpu(used=20000.0 + 100.0 * step), first=step)
+        if step == 200:
+            assert watch.pair[1] == ("memory_growth" if joined_midway else "ok")
+    assert watch.pair == ("degraded", "memory_growth")
+
+
+def test_memory_is_flat_once_it_has_stayed_for_seconds() -> None:
+    watch = Watching()
+    stepping(watch, 3, gpu())
+    stepping(watch, 10, gpu(), first=4, every_s=0.2)
+    assert not watch.state.gpus.gpus[0].was_flat
+    stepping(watch, 2, gpu(), first=14)
+    assert watch.state.gpus.gpus[0].was_flat
+
+
 def test_other_gpus_are_none_of_our_business() -> None:
     watch = Watching(gpus=(1,), gpu_uuids=("GPU-1",))
     stepping(watch, 40, gpu(0, util=0, power=60), gpu(1), replace(gpu(2), problem="GPU is lost"))
