@@ -53,6 +53,16 @@ def test_one_of_eight_gpus_that_leaves_the_list_is_lost_once_steps_stop() -> Non
     assert "GPU 6" in watch.verdict.evidence[0]
 
 
+@pytest.mark.parametrize(("bus", "cause"), [("0000:1B:00.0", "gpu_lost"), ("0000:9A:00.0", "cause_unknown")])
+def test_a_sentence_about_a_lost_gpu_names_whose_it_is(bus: str, cause: str) -> None:
+    watch = Watching(gpu_bus_ids=("0000:1b:00.0",))
+    stepping(watch, 20, gpu())
+    for _ in range(140):
+        watch.sample(problem=f"Unable to determine the device handle for GPU {bus}: GPU is lost")
+    watch.end(exit_code=1)
+    assert watch.pair == ("crashed", cause)
+
+
 def test_a_gpu_that_misses_one_answer_is_not_lost() -> None:
     watch = Watching()
     stepping(watch, 20, gpu(0), gpu(1))

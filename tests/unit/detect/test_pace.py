@@ -104,6 +104,14 @@ def test_a_bar_that_outlives_a_full_one_is_the_trainings() -> None:
     assert (watch.verdict.step, watch.verdict.num_steps) == (30, 30)
 
 
+def test_a_longer_evaluation_early_in_a_run_is_not_the_training() -> None:
+    watch = Watching()
+    for num_rows, num_steps in ((20, 2000), (60, 128)):
+        for step in range(1, num_rows + 1):
+            watch.line(BAR.format(step, num_steps), after_s=0.5)
+    assert (watch.verdict.step, watch.verdict.num_steps) == (20, 2000)
+
+
 def test_a_bar_that_goes_on_past_a_loss_is_the_trainings() -> None:
     """What came before it counted something else, though it was the first."""
     watch = Watching()
