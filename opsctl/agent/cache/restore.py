@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ from opsctl.agent.cache.live import (
 from opsctl.agent.cache.portable import place, portable_digests
 from opsctl.agent.cache.snapshot import cache_lock, is_saved, runs_in
 from opsctl.agent.cache.snapshots import archive_path, choose, pythons
-from opsctl.agent.files import folder_mode, fsync_folder, write_record
+from opsctl.agent.files import folder_mode, fsync_folder, remove, write_record
 from opsctl.agent.hashing import digest
 from opsctl.agent.home import Home
 from opsctl.agent.locks import held
@@ -103,9 +102,8 @@ def _put_in_place(call: Call, record: SnapshotRecord, key: CacheKey, *, is_saved
 
     home = call.home
     live = live_of(home, key)
-    beside = home.live_caches / f".restore-{os.getpid()}"
-    for leftover in home.live_caches.glob(".restore-*"):
-        shutil.rmtree(leftover)
+    beside = home.live_caches / f".restore-{key.digest}"
+    remove(beside)  # of one that was killed, whose lock we hold; another key's may be at work
     beside.mkdir(mode=folder_mode(home.live_caches))
     try:
         _unpack(call, record, beside)
