@@ -55,6 +55,8 @@ def put(call: Call) -> Any:
     part = _part(folder, wheel)
     lock, why = call.home.locks / "wheelhouse.lock", f"bringing {wheel.name}"
     with held(lock, operator=call.operator, why=why, wait_s=FROZEN_CLIENT_WAIT_S):
+        if _num_there(folder, wheel) == wheel.size:
+            return {"path": str(folder / wheel.name)}  # another client was quicker
         _receive(call, part, wheel, start)
         if (found := digest(part)) != wheel.sha256:
             part.unlink()
