@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from opsctl.agent.processes import identity, is_alive
 from tests.support.until import until
 
@@ -25,6 +27,13 @@ try:
 except CommandFailed as error:
     print(error.message)
 """
+NO_ROOM = 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"'
+IS_THREAD = """
+import os
+from opsctl.agent.env.workers import workers
+with workers() as pool:
+    print(pool.submit(os.getpid).result() == os.getpid())
+"""
 
 
 def test_workers_die_with_the_process_that_forked_them() -> None:
@@ -39,3 +48,9 @@ def test_workers_die_with_the_process_that_forked_them() -> None:
 def test_a_killed_worker_is_told() -> None:
     ended = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, check=True)
     assert ended.stdout == "a process that worked on the files was killed\n"
+
+
+@pytest.mark.root
+def test_threads_work_where_processes_cannot_keep_their_locks() -> None:
+    argv = ("unshare", "--mount", "sh", "-c", NO_ROOM, "sh", sys.executable, "-c", IS_THREAD)
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "True\n"
