@@ -110,5 +110,5 @@ def _finished(copy: int, before: os.stat_result) -> os.stat_result:
     """How the copy is seen, with the mode of what it was made from."""
     now = os.fstat(copy)
     if now.st_mode != before.st_mode:  # our umask is no business of what wheels bring
-        os.fchmod(copy, before.st_mode & 0o7777)
+        os.fchmod(copy, before.st_mode & 0o777)  # whatever runs as another user there is not to run as us
     return now

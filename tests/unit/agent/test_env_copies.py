@@ -67,6 +67,14 @@ def test_an_edit_no_longer_reaches_the_cache(cache: Path, tmp_path: Path) -> Non
     assert (cache / "run").read_text() == "#!/bin/sh\n"
 
 
+def test_a_copy_never_runs_as_whoever_made_it(cache: Path, tmp_path: Path) -> None:
+    (cache / "run").chmod(0o6775)
+    root = _linked(cache, tmp_path / "env")
+    _own(root, [])
+    assert (root / "lib" / "run").stat().st_mode & 0o7777 == 0o775
+    assert (cache / "run").stat().st_mode & 0o7777 == 0o6775
+
+
 def test_what_cannot_be_read_is_named(cache: Path, tmp_path: Path) -> None:
     root = _linked(cache, tmp_path / "env")
     files = listing(root).files
