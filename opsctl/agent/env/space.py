@@ -112,7 +112,7 @@ def _clones(probe: Path, name: Path) -> bool:
 def _links(probe: Path, name: Path) -> bool:
     with contextlib.suppress(OSError):  # another file system, or one without such links
         name.hardlink_to(probe)
-        return True
+        return name.stat().st_nlink > 1  # some, such as sshfs, link but do not tell: nobody could see what is shared
     return False
 
 
