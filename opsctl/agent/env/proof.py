@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,8 @@ def ask(python: Path, *, distributions: tuple[str, ...] = (), torch: bool) -> An
 
 def ask_all(python: Path, *, distributions: tuple[str, ...], torch: bool) -> Answer:
     """The same of several, torch in a process of its own beside the others, since its import takes longest."""
+    from concurrent.futures import ThreadPoolExecutor  # 15 ms that the start of a run, which asks nothing, must not pay
+
     alone = tuple(name for name in distributions if torch and name == "torch")
     others = tuple(name for name in distributions if name not in alone)
     requests = [(others, False), *([(alone, True)] if torch else [])]
