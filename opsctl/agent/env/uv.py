@@ -47,9 +47,8 @@ class Uv:
         """Install these distributions anew from freshly fetched files, past uv's cache."""
         again = tuple(word for name in names for word in ("--reinstall-package", name))
         words = ("pip", "sync", "--no-cache", "--require-hashes", "--only-binary", ":all:", *again, str(lock))
-        self._run(
-            words, *replace(self, link_mode="copy")._common(), lock=lock
-        )  # its cache of the moment lies elsewhere
+        copying = replace(self, link_mode="copy")  # its cache of the moment lies elsewhere
+        self._run(words, *copying._common(), lock=lock)
 
     def venv(self, interpreter: str, folder: Path) -> None:
         """Make an empty virtual environment in a folder that is there and empty."""
