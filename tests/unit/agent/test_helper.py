@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.agent.recorder import notify
 from opsctl.agent.recorder.helper import Helper
 from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.members import Members
@@ -63,6 +64,21 @@ def test_a_message_waits_until_somebody_can_tell_it(loop: Loop, said: list[str],
     _reap(notifier.helper)
     assert '"finished"' in (tmp_path / "told").read_text()
     assert notifier.is_idle
+
+
+def test_the_end_waits_for_messages_but_not_for_ever(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    notifier, ends = Notifier(loop, Notify(command=("true",)), ("sh", "-c", "cat"), lambda: True), list[str]()
+    notifier.drain(lambda: ends.append("nothing to say"))
+    notifier.tell({"verdict": "finished"})
+    loop.later(0.05, lambda: _reap(notifier.helper))
+    notifier.drain(loop.stop)
+    loop.run()
+    assert notifier.is_idle
+    notifier.tell({"verdict": "finished"})
+    monkeypatch.setattr(notify, "LAST_S", 0.0)
+    notifier.drain(lambda: ends.append("late"))
+    _reap(notifier.helper)
+    assert ends == ["nothing to say", "late"]
 
 
 def test_a_process_of_the_run_stays_its_own_when_it_is_gone() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from opsctl.agent.files import read_record
+from opsctl.agent.recorder import exit_record
 from opsctl.agent.recorder import log as log_module
 from opsctl.agent.recorder.exit_record import RESERVED_BYTES, ExitFile
 from opsctl.agent.recorder.kernel import HandedRow, HandedRows, OomCounter, handed_path
 from opsctl.agent.recorder.log import BACKLOG_LIMIT_BYTES, AppendFile, Log
+from opsctl.agent.recorder.loop import Loop
 from opsctl.agent.recorder.metrics import MetricsTail
 from opsctl.agent.recorder.telemetry import KEEP_S, ROLL_PERIOD_S, Telemetry, aggregate, read_rows, row
 from opsctl.records.events import GpuSample, ProcessSample, Sample
@@ -113,6 +116,27 @@ def test_exit_record(tmp_path: Path, num_attempts: int) -> None:
     file.write(record)
     assert read_record(ExitRecord, path) == record
     assert [one.name for one in path.parent.iterdir()] == ["exit.json"]
+
+
+def test_an_exit_record_waits_for_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exit_record, "AGAIN_S", 0.01)
+    path, loop = tmp_path / "exit.json", Loop(pytest.fail)
+    file, record = ExitFile(path), ExitRecord("job-1", (), Verdict("finished"), 3)
+    path.mkdir()  # nothing can be put there
+    loop.later(0.05, path.rmdir)
+    file.insist(loop, record, loop.stop)
+    loop.run()
+    assert read_record(ExitRecord, path) == record
+
+
+def test_an_exit_record_waits_for_no_folder_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    said, ends = list[str](), list[str]()
+    file = ExitFile(tmp_path / "run" / "exit.json")
+    shutil.rmtree(tmp_path / "run")
+    file.insist(Loop(said.append), ExitRecord("job-1", (), Verdict("finished"), 3), lambda: ends.append("over"))
+    assert [text.partition(":")[0] for text in said] == ["the exit record cannot be written"]
+    assert ends == ["over"]
 
 
 def sample(moment: float, **gpu: float) -> Sample:
