@@ -69,6 +69,7 @@ def test_a_message_waits_until_somebody_can_tell_it(loop: Loop, said: list[str],
 def test_the_end_waits_for_messages_but_not_for_ever(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     notifier, ends = Notifier(loop, Notify(command=("true",)), ("sh", "-c", "cat"), lambda: True), list[str]()
     notifier.drain(lambda: ends.append("nothing to say"))
+    assert ends == ["nothing to say"]
     notifier.tell({"verdict": "finished"})
     loop.later(0.05, lambda: _reap(notifier.helper))
     notifier.drain(loop.stop)

@@ -158,6 +158,26 @@ def test_the_kernels_last_words_count_though_quick_steps_followed(every_s: float
     assert watch.pair == ("crashed", cause)
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "num_steps", "words", "cause"),
+    [
+        (2, 0, "usage: train.py [-h] --data DATA", "bad_arguments"),
+        (2, 0, "\u2502 Usage: train [OPTIONS]", "bad_arguments"),
+        (1, 0, "usage: train.py [-h] --data DATA", "cause_unknown"),
+        (2, 0, "memory usage: 3 GiB", "cause_unknown"),
+        (2, 20, "usage: train.py [-h] --data DATA", "cause_unknown"),
+    ],
+)
+def test_a_refused_command_line_ends_with_two_and_shows_its_usage(
+    exit_code: int, num_steps: int, words: str, cause: str
+) -> None:
+    watch = Watching()
+    watch.steps(num_steps)
+    watch.text(f"{words}\ntrain.py: no way")
+    watch.end(exit_code=exit_code)
+    assert watch.pair == ("crashed", cause)
+
+
 def test_hardware_outranks_what_it_does_to_the_job() -> None:
     watch = Watching(pid=771)
     watch.steps(20)
