@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -38,7 +39,8 @@ def put_code(call: Call) -> dict[str, Any]:
     call.home.ensure()
     folder = _folder(call)
     for leftover in stale(folder.parent, ".*.tar", ".*.part"):
-        _remove(leftover)
+        with contextlib.suppress(OSError):  # another user's, or another call is at it: no matter to these sources
+            _remove(leftover)
     archive = folder.with_name(f".{folder.name}.{os.getpid()}.tar")
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:

@@ -122,6 +122,22 @@ def test_what_one_made_the_other_uses(opsctl: Opsctl, own_place: Place) -> None:
 
 
 @pytest.mark.usefixtures("configured")
+def test_half_of_the_code_of_another_user_is_in_nobodys_way(opsctl: Opsctl, own_place: Place, project: Path) -> None:
+    left = f"{HOME}/code/.0123456789ab.7.part"
+    script = f"umask 007; mkdir -p {left}/trainer; chmod 555 {left}; touch -d 2020-01-01 {left}"
+    ran("docker", "exec", "-u", "ben", own_place.container["docker"], "sh", "-c", script)
+    settings = yaml.safe_load((project / "opsctl.yaml").read_text())
+    settings["jobs"]["bare"] = {"command": ["true"], "env": False, "code": True}
+    (project / "opsctl.yaml").write_text(yaml.safe_dump(settings))
+    (project / "trainer" / "code.py").write_text("NEW = True\n")
+    opsctl("train", "start", "bare").ok()
+    assert own_place.outside(left).is_dir()
+    opsctl("train", "wait", "bare").ok()
+    own_place.outside(left).chmod(0o700)
+    shutil.rmtree(own_place.outside(left))
+
+
+@pytest.mark.usefixtures("configured")
 def test_who_is_not_of_the_group_is_kept_out(opsctl: Opsctl) -> None:
     opsctl("train", "list").ok()
     refused = opsctl("train", "list", "-t", "eve")
