@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.agent.env.copies import Owned, own_copies
+from opsctl.agent.env.install import refuse_hard_links
 from opsctl.agent.env.manifest import listing
 from opsctl.agent.env.space import link_mode
+from opsctl.errors import CommandFailed
 
 LARGE = (1 << 20) + 7  # more than a piece, and no whole number of them
 
@@ -57,6 +59,14 @@ def test_linked_files_get_bytes_of_their_own_and_all_are_hashed(cache: Path, tmp
     assert owned.files == listing(root).files, "as a listing sees them afterwards"
     assert {path.name: path.read_bytes() for path in cache.iterdir()} == before
     assert told[-1][0] == told[-1][1] > LARGE
+
+
+def test_what_still_shares_its_bytes_is_refused(cache: Path, tmp_path: Path) -> None:
+    root = _linked(cache, tmp_path / "env")
+    with pytest.raises(CommandFailed, match="shares its bytes with 1 other"):
+        refuse_hard_links(listing(root))
+    _own(root, [])
+    refuse_hard_links(listing(root))
 
 
 def test_an_edit_no_longer_reaches_the_cache(cache: Path, tmp_path: Path) -> None:
