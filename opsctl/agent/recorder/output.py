@@ -32,13 +32,13 @@ class Output:
     def poll(self, now: float) -> None:
         """What is due without new output: held redraws and new metrics."""
         if self._redraws.due is not None and now >= self._redraws.due:
-            self.release(now)
+            self._keep(self._redraws.overdue(now), now)
         start, data = self._metrics.read()
         if data:
             self._detection.data("metrics", data, start, now)
 
     def release(self, now: float) -> None:
-        """Write what is held back of a row that is being redrawn."""
+        """Write all that is held back of a row that is being redrawn: no more of it is to come."""
         held = self._redraws.release(now)
         if held:
             self._keep(held, now)

@@ -22,13 +22,13 @@ class Redraws:
 
     held: bytes = b""  # the newest frame not kept yet
     partial: bytes = b""  # the piece not ended yet, where the row has been redrawn before
-    due: float | None = None  # when `release` must hand out what is held
+    due: float | None = None  # when `overdue` must hand out what is held
     _kept: float = _NEVER  # when a frame of this row was kept last
     _is_redrawn: bool = False
     _is_open: bool = False  # a part of the piece not ended yet has gone out already
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """The bytes to keep now; the rest waits for `release` or is superseded."""
+        """The bytes to keep now; the rest waits for `overdue` or is superseded."""
         if not self._is_redrawn and not self.partial and b"\r" not in data:
             self._is_open = not data.endswith(b"\n")
             return data
@@ -44,8 +44,17 @@ class Redraws:
         self._set_due(now)
         return b"".join(out)
 
+    def overdue(self, now: float) -> bytes:
+        """What has waited its second: the newest frame, or the piece not ended yet where nothing else is held."""
+        if not self.held:
+            return self.release(now)
+        out, self.held, self.due = self.held, b"", None
+        self._kept = now
+        self._set_due(now)
+        return out
+
     def release(self, now: float) -> bytes:
-        """Everything that is held: for when `due` has come, or the end."""
+        """Everything that is held: for the end."""
         out = self.held + self.partial
         if self.held or self.partial:
             self._is_open = not out.endswith(b"\r")
@@ -70,7 +79,7 @@ class Redraws:
             self.held = b""
         elif now - self._kept >= KEEP_PERIOD_S:
             out.append(frame)
-            self.held = b""
+            self.held, self.due = b"", None  # what comes next waits its own second
             self._kept = now if frame.strip(b"\r") else self._kept  # tqdm begins with the carriage return
         else:
             self.held = frame

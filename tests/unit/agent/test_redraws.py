@@ -16,7 +16,7 @@ def fed(*pieces: tuple[bytes, float]) -> bytes:
     redraws, out = Redraws(), b""
     for data, moment in pieces:
         if redraws.due is not None and moment >= redraws.due:
-            out += redraws.release(moment)
+            out += redraws.overdue(moment)
         out += redraws.feed(data, moment)
     return out + redraws.release(1e9)
 
@@ -44,8 +44,15 @@ def test_partial_row_is_shown_at_once_unless_it_is_being_redrawn() -> None:
     assert redraws.feed(b"Password: ", 0.0) == b"Password: "
     assert redraws.feed(b"\r 1%", 0.1) == b"\r"
     assert redraws.due == 1.1
-    assert redraws.release(1.1) == b" 1%"
+    assert redraws.overdue(1.1) == b" 1%"
     assert redraws.feed(b"0%\r", 1.2) + redraws.release(3.0) == b"0%\r"
+
+
+@pytest.mark.parametrize("frame", ["\r{n}%", "{n}%\r"], ids=["begins with the return", "ends with the return"])
+def test_one_frame_a_second_is_kept(frame: str) -> None:
+    kept = fed(*((frame.format(n=n).encode(), n / 100) for n in range(1000)))
+    assert 10 <= kept.count(b"%") <= 12, "ten seconds, and the last state"
+    assert kept.strip().endswith(b"\r999%" if frame[0] == "\r" else b"999%")
 
 
 @given(PIECES)
