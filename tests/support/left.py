@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 from opsctl.agent.processes import pids, stat
+from tests.support.place import Place
 
 
 def unique_nap() -> str:
@@ -18,10 +19,21 @@ def sleeping(nap: str) -> list[int]:
     return [pid for pid in pids() if _words(pid)[:2] == [b"sleep", nap.encode()]]
 
 
-def agents(home: str) -> list[int]:
-    """The agents that serve this home."""
+def agents(home: str, inside: Place | None = None) -> list[int]:
+    """The agents that serve this home, `inside` this container only: others have a home of the same name."""
     start = f"{home}/agent/".encode()
-    return [pid for pid in pids() if any(word.startswith(start) for word in _words(pid)[1:4])]
+    found = [pid for pid in pids() if any(word.startswith(start) for word in _words(pid)[1:4])]
+    if inside is None or inside.init_pid is None:
+        return found
+    namespace = _pid_namespace(inside.init_pid())
+    return [pid for pid in found if _pid_namespace(pid) == namespace]
+
+
+def _pid_namespace(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:  # gone
+        return ""
 
 
 def _words(pid: int) -> list[bytes]:
