@@ -23,6 +23,7 @@ from tests.support import docker, lxc
 pytest_plugins = ["tests.support.places", "tests.support.sshd"]
 REQUIRED = frozenset(filter(None, os.environ.get("OPSCTL_TEST_REQUIRE", "").split(",")))
 IS_LONG = bool(os.environ.get("OPSCTL_TEST_LONG"))
+REAL_PARTS = frozenset({"contract", "e2e", "fault"})  # folders whose tests wait for real sshd, tmux, Docker and LXC
 COMMAND = Path(sys.executable).with_name("opsctl")
 
 # Every test run tries the same examples and times none of them, so that what fails fails because of a change.
@@ -65,7 +66,8 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Keep tests that share a compile cache in one process, so that it is filled once; leave the longest to CI.
 
-    Slow ones come first, so that the last minute is not one worker's alone.
+    Slow ones come first, so that the last minute is not one worker's alone. Those with real parts get a second try, and
+    the end of the test run shows the traceback of the first (docs/decisions/067).
     """
     left = [] if IS_LONG else [item for item in items if item.get_closest_marker("long")]
     if left:
@@ -74,6 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "inductor_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("inductor"))
+        if item.path.parent.name in REAL_PARTS:
+            item.add_marker(pytest.mark.flaky(reruns=1))
     yield
     items.sort(key=lambda item: not any(item.iter_markers("slow")) and not any(item.iter_markers("long")))
 
