@@ -75,8 +75,10 @@ class Build:
             answer = uv.look_up(self.paths.exact, self.wanted.python.executable)
             space.ensure_room(self.home, space.from_pylock(answer))
         self.progress.phase("venv", f"Python {self.wanted.python.version}")
-        uv.venv(self.wanted.python.executable, self.paths.root)
-        uv = replace(uv, link_mode=space.link_mode(uv.cache_folder(), self.paths.root))
+        with ThreadPoolExecutor(1) as beside:
+            cache = beside.submit(uv.cache_folder)
+            uv.venv(self.wanted.python.executable, self.paths.root)
+        uv = replace(uv, link_mode=space.link_mode(cache.result(), self.paths.root))
         watch = InstallWatch(
             self.progress, self.paths.site_packages(), num_packages=len(self.wanted.pins), sizes=self.sizes
         )

@@ -6,6 +6,7 @@ Standard library only; imports nothing of opsctl, since the environment does not
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.metadata
 import json
@@ -93,6 +94,7 @@ def version_or_none(name: str) -> str:
 
 def main() -> None:
     """Answer one request."""
+    gc.disable()  # a third of the time that an import of torch takes goes into looking through what it makes
     request = json.load(sys.stdin)
     answer: dict[str, Any] = {
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -107,6 +109,8 @@ def main() -> None:
         except BaseException:  # noqa: BLE001 - a torch that does not even load is an answer too
             answer["torch"] = {"error": traceback.format_exc(limit=-3).strip()}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # all is said, and taking everything down again costs a tenth of a second
 
 
 if __name__ == "__main__":
