@@ -50,11 +50,19 @@ Host box
 """
 
 
+_kept: list[socket.socket] = []  # to the end of the process
+
+
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, and that nobody gets who asks for any: a server that names it may have it.
+
+    The kernel gives a bound port to nobody else, neither to listen on nor to call from.
+    """
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, which may then share it
+    keeper.bind(("127.0.0.1", 0))
+    _kept.append(keeper)
+    return int(keeper.getsockname()[1])
 
 
 def make_key(path: Path, *options: str) -> None:
