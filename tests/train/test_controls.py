@@ -24,7 +24,7 @@ def control(name: str) -> dict[str, Any]:
     """What a control saw, in a process of its own, since all of them change torch for the whole process."""
     words = [sys.executable, "-m", "tests.train.controls", name]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=360)
+    done = subprocess.run(words, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

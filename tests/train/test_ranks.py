@@ -51,7 +51,7 @@ def test_a_rank_whose_peer_dies_is_told_and_not_left_waiting(tmp_path: Path) -> 
 
 def test_the_others_wait_until_the_leader_is_done_but_not_forever(tmp_path: Path) -> None:
     def work(ranks: Ranks) -> None:
-        with ranks.leader_first("writing", timeout_s=30.0):
+        with ranks.leader_first("writing", timeout_s=150.0):
             if ranks.is_leader:
                 (tmp_path / "written").touch()
             assert (tmp_path / "written").exists()
@@ -70,8 +70,8 @@ def test_the_first_rank_of_each_node_goes_before_those_of_its_node(
     def work(ranks: Ranks) -> None:
         mine, node = tmp_path / str(ranks.rank), ranks.rank // 2
         if ranks.rank == 0:  # the other node does not wait for this one
-            until((tmp_path / "3").exists, 50.0)
-        with ranks.node_leader_first("writing", timeout_s=50.0):
+            until((tmp_path / "3").exists, 150.0)
+        with ranks.node_leader_first("writing", timeout_s=150.0):
             assert ranks.rank in (0, 2) or (tmp_path / str(2 * node)).exists()
             mine.touch()
 

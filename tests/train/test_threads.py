@@ -148,7 +148,7 @@ def test_the_lock_is_held_over_a_step_where_this_torch_needs_it() -> None:
 def test_the_example_trains_three_replicas_and_compiles_each_once(tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "examples" / "threads.py")]
     done = subprocess.run(
-        words, env=environment(tmp_path, ROOT / "trainer"), capture_output=True, text=True, timeout=360
+        words, env=environment(tmp_path, ROOT / "trainer"), capture_output=True, text=True, timeout=560
     )
     assert done.returncode == 0, done.stderr
     assert "3 compiled, 0 again, 0 graph breaks" in done.stdout
@@ -163,7 +163,7 @@ def test_ten_cold_starts_at_once_as_processes_and_as_threads_fail_nowhere(tmp_pa
     words = [sys.executable, str(ROOT / "benchmarks" / "compile_race.py"), "--starts", "10", "--wave", "5"]
     environ = environment(tmp_path, ROOT / "trainer")
     words += ["--backend", "aot_eager", "--json"]
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=480)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stdout + done.stderr
     processes, threads, unprotected = json.loads(done.stdout)
     for one in (processes, threads):

@@ -54,8 +54,10 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines that a run has written; the last may be half there while it writes on."""
     path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
