@@ -10,6 +10,7 @@ from opsctl.agent.env import steering
 
 def test_what_a_profile_prints_and_sets_is_told_apart(monkeypatch: Any) -> None:
     monkeypatch.setattr(steering, "_login_shell", lambda: "/bin/sh")
+    monkeypatch.setattr(steering, "_SHELL_LIMIT_S", 120.0)
     profile = "echo PYTHONHOME=/banner; export PYTHONPATH=/by/hand EDITOR='a\nPYTHONHOME=/in/a/value'; "
 
     def spawn(argv: tuple[str, ...], **streams: Any) -> subprocess.Popen[bytes]:

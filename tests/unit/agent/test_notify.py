@@ -39,7 +39,7 @@ def hook() -> Iterator[http.server.HTTPServer]:
 
 def _deliver(order: dict[str, Any]) -> int:
     code = "import sys; from opsctl.agent.recorder.notify import deliver; sys.exit(deliver([]))"
-    return subprocess.run([sys.executable, "-c", code], input=json.dumps(order), text=True, timeout=30).returncode
+    return subprocess.run([sys.executable, "-c", code], input=json.dumps(order), text=True, timeout=120).returncode
 
 
 def test_webhook_gets_the_message(hook: http.server.HTTPServer) -> None:
