@@ -14,7 +14,7 @@ from opsctl.errors import ConfigError, MissingTool
 from opsctl.target.command import Argv, shell_words
 
 DEFAULT_PORT = 22
-_ASK_LIMIT_S = 10.0
+_ASK_LIMIT_S = 30.0
 _MAX_HOPS = 8
 
 

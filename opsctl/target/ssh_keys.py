@@ -17,7 +17,7 @@ from paramiko.hostkeys import HostKeyEntry, HostKeys, InvalidHostKey
 from opsctl.errors import MissingTool, Unreachable
 from opsctl.target.ssh_endpoint import Endpoint
 
-_ASK_LIMIT_S = 10.0
+_ASK_LIMIT_S = 30.0
 _AUTHORITY, _REVOKED = "@cert-authority", "@revoked"
 
 
@@ -66,6 +66,8 @@ def _look_up(name: str, file: str) -> KnownKeys:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_LIMIT_S)
     except FileNotFoundError:
         raise MissingTool("no `ssh-keygen` on this machine", hint="install the OpenSSH client") from None
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"`ssh-keygen` does not read {file}", hint="look at the disk that it lies on") from None
     return parse_found(done.stdout, file)
 
 
