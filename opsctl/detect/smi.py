@@ -31,6 +31,8 @@ COLUMNS = (
 NO_ANSWER = "nvidia-smi does not answer"
 POLL_SPREAD_S = 1.0
 MAX_INDEX = 4096
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 16)  # GPUs in one machine
+ALIKE = 0.02  # memory of one GPU in two polls that follow one another
 MAX_ROW = 2000
 
 _FIELDS = {
@@ -119,26 +121,70 @@ def polls(text: str, columns: Sequence[str] = ()) -> Iterator[Poll]:
     names = [_column(name) for name in columns]
     time: float | None = None
     gpus: list[GpuSample] = []
+    places = _Places(text, names)
     for row in filter(None, (line.strip()[:MAX_ROW] for line in text.splitlines())):
         cells = [cell.strip() for cell in row.split(",")]
         header = _header(cells)
-        if header:
-            names = header
-            continue
-        if not names or not _is_data(row, cells, names):
-            if _PROBLEM.search(row):
-                yield Poll(time, tuple(gpus), row)
+        if header or not names or not _is_data(row, cells, names):
+            is_problem = not header and bool(_PROBLEM.search(row))
+            if is_problem or (header and gpus):
+                yield Poll(time, tuple(gpus), row if is_problem else "")
                 gpus = []
+            names = header or names
             continue
         stamp = _stamp(cells, names)
-        sample = _sample(cells, names, len(gpus))
-        if gpus and (_apart(stamp, time) or any(gpu.index == sample.index for gpu in gpus)):
+        if gpus and _apart(stamp, time):
+            yield Poll(time, tuple(gpus))
+            gpus = []
+        sample = _sample(cells, names, places.of(cells, names, len(gpus)))
+        if any(gpu.index == sample.index for gpu in gpus):
             yield Poll(time, tuple(gpus))
             gpus = []
         time = stamp
         gpus.append(sample)
     if gpus:
         yield Poll(time, tuple(gpus))
+
+
+class _Places:
+    """Which GPU a row without an index is of: told by its uuid or address, by its place in a poll, or by likeness."""
+
+    def __init__(self, text: str, names: Sequence[str]) -> None:
+        self._text, self._names = text, names
+        self._known: dict[str, int] = {}
+        self._turn: int | None = None
+        self._num_rows = 0
+
+    def of(self, cells: list[str], names: list[str], place: int) -> int:
+        """The number of the GPU of this row, the next one, which is at `place` in its poll."""
+        told = next((cell for name, cell in zip(names, cells) if _FIELDS.get(name) in ("uuid", "bus_id")), "")  # noqa: B905
+        if told:
+            return self._known.setdefault(told, len(self._known))
+        if "index" in names or "timestamp" in names:
+            return place
+        self._turn = _turn(self._text, self._names) if self._turn is None else self._turn
+        self._num_rows += 1
+        return (self._num_rows - 1) % self._turn if self._turn else place
+
+
+def _turn(text: str, names: Sequence[str]) -> int:
+    """How many GPUs take turns in rows that name none and follow one header: as many as make each one's memory steady.
+
+    0 for rows so few that they may be one poll.
+    """
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    names, rows = (_header(rows[0]), rows[1:]) if rows and _header(rows[0]) else (names, rows)
+    if len(rows) <= COUNTS[-1] or "memory.used" not in names or any(_header(cells) for cells in rows):
+        return 0
+    at = list(names).index("memory.used")
+    used = [number(cells[at]) if len(cells) > at else None for cells in rows]
+    known = [one or 0.0 for one in used]
+    periods = (turn for turn in COUNTS if _repeats(known, turn))
+    return next(periods, 1)
+
+
+def _repeats(used: list[float], turn: int) -> bool:
+    return all(abs(after - before) <= ALIKE * max(before, after) for before, after in zip(used, used[turn:]))  # noqa: B905
 
 
 def _apart(stamp: float | None, time: float | None) -> bool:
@@ -166,12 +212,16 @@ def _is_data(row: str, cells: list[str], names: list[str]) -> bool:
 def _stamp(cells: list[str], names: list[str]) -> float | None:
     if "timestamp" not in names:
         return None
-    text = cells[names.index("timestamp")]
+    text = cells[names.index("timestamp")].replace("/", "-")
     try:
-        moment = datetime.strptime(text[:19], "%Y/%m/%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        return moment.timestamp() + (float(text[19:]) if text[19:20] == "." else 0.0)
+        return datetime.fromisoformat(text[:19]).replace(tzinfo=timezone.utc).timestamp() + _fraction(text[19:])
     except ValueError:
         return None  # a time this cell does not hold is unknown
+
+
+def _fraction(text: str) -> float:
+    match = re.match(r"\.\d+", text)
+    return float(match.group()) if match else 0.0
 
 
 def _sample(cells: list[str], names: list[str], position: int) -> GpuSample:

@@ -5,8 +5,10 @@ Pure: it parses text and runs nothing.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 
 from opsctl.detect import smi
 from opsctl.records.events import GpuProcess, GpuSample
@@ -30,6 +32,8 @@ _SENTENCE = re.compile(
     r"gpu is lost|not a valid field|command not found|driver/library|timed? ?out|couldn't communicate|requires reset|"
     r"^unknown error|insufficient permissions|^killed|segmentation fault|no such file"
 )
+_TABLE_HEAD = re.compile(r"^\|\s{1,3}NVIDIA-SMI \d")
+_DMON_HEAD = re.compile(r"^#\s{0,4}(?:Date\s{1,12})?(?:Time\s{1,12})?gpu\s")
 _Q_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 _Q_REASONS = {
     "SW Power Cap": 0x04,
@@ -54,6 +58,39 @@ class Answer:
     gpus: tuple[GpuSample, ...] = ()
     processes: tuple[GpuProcess, ...] | None = None
     problem: str = ""
+    time: float | None = None
+
+
+def series(text: str, every_s: float) -> tuple[Answer, ...]:
+    """The answers in a text, oldest first, each with its time: several tables, or the rounds of dmon, else one.
+
+    Where they name no time, or not all of them, `every_s` lies between two tables, a second between rounds of dmon.
+    """
+    rows = [_tidy(row) for row in text.splitlines() if row.strip()]
+    begins = [index for index, row in enumerate(rows) if _TABLE_HEAD.search(row)]
+    rounds = _dmon(rows)
+    if rounds:
+        return _timed([replace(one, processes=_processes(rows)) for one in rounds], 1.0)
+    if len(begins) < 2:
+        return (parse(text),)
+    pieces = ["\n".join(rows[begin:end]) for begin, end in itertools.pairwise((0, *begins[1:], len(rows)))]
+    dates = [_moment(row, "%a %b %d %H:%M:%S %Y") for row in rows]
+    times = [time for time in dates if time is not None]
+    told = times if len(times) == len(pieces) else [None] * len(pieces)
+    return _timed([replace(parse(piece), time=time) for piece, time in zip(pieces, told)], every_s)  # noqa: B905 - equal
+
+
+def _timed(answers: list[Answer], every_s: float) -> tuple[Answer, ...]:
+    if all(answer.time is not None for answer in answers):
+        return tuple(answers)
+    return tuple(replace(answer, time=index * every_s) for index, answer in enumerate(answers))
+
+
+def _moment(text: str, form: str) -> float | None:
+    try:
+        return datetime.strptime(text.strip(), form).replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
 
 
 def parse(text: str) -> Answer:
@@ -66,7 +103,10 @@ def parse(text: str) -> Answer:
     if not rows:
         return Answer(problem=smi.NO_ANSWER)
     problem = next((row.strip() for row in rows if _SENTENCE.search(row) and not row.startswith("|")), "")
-    gpus = _table(rows) or _dmon(rows) or _query(rows) or _listed(rows) or smi.parse_csv(text)[0]
+    rounds = _dmon(rows)
+    gpus = (
+        _table(rows) or (rounds[-1].gpus if rounds else ()) or _query(rows) or _listed(rows) or smi.parse_csv(text)[0]
+    )
     return Answer(gpus, _processes(rows), problem)
 
 
@@ -106,17 +146,23 @@ def _listed(rows: list[str]) -> tuple[GpuSample, ...]:
     return tuple(GpuSample(int(m.group(1)), name=m.group(2), uuid=m.group(3).rstrip(")")) for m in found if m)
 
 
-def _dmon(rows: list[str]) -> tuple[GpuSample, ...]:
-    """`nvidia-smi dmon`: the newest row of each GPU."""
-    header = next((row for row in rows if row.startswith("# gpu")), "")
-    names = header[1:].split()
-    found: dict[int, GpuSample] = {}
+def _dmon(rows: list[str]) -> list[Answer]:
+    """`nvidia-smi dmon`: its rounds, each a row a GPU."""
+    header = next((row for row in rows if _DMON_HEAD.match(row)), "")
+    names = header.lower()[1:].split()
+    found: list[dict[int, GpuSample]] = []
+    times: list[float | None] = []
     for row in rows if header else []:
-        cells = row.split()
-        if len(cells) == len(names) and _whole(cells[0]):
-            values = {_DMON[name]: smi.number(cell) for name, cell in zip(names, cells) if name in _DMON}  # noqa: B905 - equal
-            found[int(cells[0])] = GpuSample(int(cells[0]), **values)  # type: ignore[arg-type]
-    return tuple(found.values())
+        cells = dict(zip(names, row.split()))  # noqa: B905 - the lengths are compared below
+        index = cells.get("gpu", "")
+        if len(row.split()) != len(names) or not _whole(index):
+            continue
+        if not found or int(index) in found[-1]:
+            found.append({})
+            times.append(_moment(f"{cells.get('date', '')} {cells.get('time', '')}", "%Y%m%d %H:%M:%S"))
+        values = {_DMON[name]: smi.number(cell) for name, cell in cells.items() if name in _DMON}
+        found[-1][int(index)] = GpuSample(int(index), **values)  # type: ignore[arg-type]
+    return [Answer(tuple(gpus.values()), time=time) for gpus, time in zip(found, times)]  # noqa: B905 - equal lengths
 
 
 def _query(rows: list[str]) -> tuple[GpuSample, ...]:

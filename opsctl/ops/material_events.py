@@ -177,9 +177,12 @@ def _samples(material: Material) -> Iterator[Sample]:
     if material.smi_csv is not None:
         yield from _polled(material.smi_csv, str(material.context.get("csv_columns") or ""))
     if material.smi_text is not None:
-        answer = smi_text.parse(material.smi_text)
-        problem = answer.problem or _status(material.context) if not answer.gpus else answer.problem
-        yield Sample(_poll_time(material), answer.gpus, gpu_problem=problem, gpu_processes=answer.processes)
+        answers = smi_text.series(material.smi_text, POLL_S)
+        later = _poll_time(material) - (answers[-1].time or 0.0)
+        for answer in answers:
+            problem = answer.problem or _status(material.context) if not answer.gpus else answer.problem
+            at = (answer.time or 0.0) + later
+            yield Sample(at, answer.gpus, gpu_problem=problem, gpu_processes=answer.processes)
     elif material.smi_csv is None and _status(material.context):
         yield Sample(NOW, gpu_problem=_status(material.context))
 
