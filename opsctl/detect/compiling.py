@@ -14,6 +14,7 @@ from opsctl.detect.words import Hit, Words
 WARM_ROWS = 20
 SLOW, SAME = 1.3, 1.15
 USUAL_SWING = 1.3
+BUSY_PCT = 90.0
 STORM_PLACES, STORM_COUNT = 5, 12
 PREFERENCE = ("recompile_limit", "suppress_errors", "flex_unfused", "graph_break")
 RISES = 3
@@ -59,7 +60,8 @@ class Compiling:
 
 def opinion(compiling: Compiling, words: Words, progress: Progress, gpus: Gpus) -> Opinion | None:
     """Eager fallback or lost CUDA graphs, with confidence and evidence; None where compilation seems whole."""
-    if compiling.context.compile_expected is False or not progress.has_stepped:
+    is_known = progress.has_stepped or (progress.is_unseen and bool(gpus.gpus))
+    if compiling.context.compile_expected is False or not is_known:
         return None
     evidence = _Evidence(compiling, words, progress, gpus)
     return evidence.of_words() or evidence.of_memory() or evidence.of_counters() or evidence.of_graphs()
@@ -123,6 +125,12 @@ class _Evidence:
         good = self.compiling.context.baseline
         return good.swing_mib is not None and good.swing_mib <= FLAT_SHARE * (gpu.total_mib or good.used_mib or 0.0)
 
+    def _waits_between(self, gpu: Gpu) -> bool:
+        """Whether a GPU past its warm-up is not busy throughout, where no output is at hand to tell of its pace."""
+        busy = gpu.utilizations()
+        is_seen = self.progress.has_output or not self.progress.has_stepped
+        return not is_seen and bool(busy) and sum(busy) / len(busy) < BUSY_PCT
+
     def of_memory(self) -> Opinion | None:
         found = self._sawtooth()
         if found is None or self.progress.is_at_speed() or self.gpus.foreigners():
@@ -131,9 +139,10 @@ class _Evidence:
         slow = self._slow_text()
         expected = self.compiling.context.compile_expected is True
         was_flat = gpu.was_flat or self._was_flat_in_good_run(gpu)
-        if not slow and not (expected and was_flat and self.progress.slowdown() is None):
+        unknown = expected and self.progress.slowdown() is None
+        if not slow and not (unknown and (was_flat or self._waits_between(gpu))):
             return None
-        if not was_flat and not (expected and self.progress.knows_pace):
+        if not was_flat and not (unknown or (expected and self.progress.knows_pace)):
             return None  # it swung from the start, and nobody knows how quick it should be
         confidence = 0.45 + 0.25 * bool(slow) + 0.15 * was_flat + 0.1 * expected
         return Opinion("eager_fallback", "memory_sawtooth", min(confidence, 0.9), (told, *([slow] if slow else [])))

@@ -134,6 +134,10 @@ def _idle(state: State) -> Opinion | None:
 
 def _slow(state: State) -> Opinion | None:
     told = _told(state, SLOW if state.progress.knows_pace else SLOW_OWN)
+    hot = [gpu for gpu in state.gpus.gpus.values() if told and gpu.is_slowed_by_heat]
+    if hot:  # one sample alone is no alarm, beside slow steps it is their reason
+        text = f"GPU {hot[0].index}: lowers its clocks for heat"
+        return Opinion("degraded", "thermal_throttle", 0.75, (text, *told))
     return Opinion("degraded", "throughput_drop", 0.75, told) if told else None
 
 
@@ -149,4 +153,4 @@ def restarted(state: State, silence: Silence) -> Opinion | None:
 
 def runs(state: State) -> bool:
     """Whether the job is past its start, as far as one can know."""
-    return state.progress.has_stepped or (state.progress.is_blind and bool(state.gpus.gpus))
+    return state.progress.has_stepped or (state.progress.is_unseen and bool(state.gpus.gpus))

@@ -136,10 +136,10 @@ class Gpu:
         times, used = [time for time, _ in self.slow], [used for _, used in self.slow]
         return memory.growth(times, used, self.total_mib, span_s=span_s)
 
-    def is_spinning(self) -> bool:
-        """Full utilisation at low power and unmoved memory: a kernel that only waits."""
+    def is_spinning(self, number: int = SPIN_SAMPLES) -> bool:
+        """Full utilisation at low power and unmoved memory, in `number` samples or more: a kernel that only waits."""
         points = self.newest(SPIN_SAMPLES)
-        if len(points) < SPIN_SAMPLES or any(point.util is None or point.power is None for point in points):
+        if len(points) < number or any(point.util is None or point.power is None for point in points):
             return False
         full = all((point.util or 0.0) >= SPIN_UTILIZATION_PCT for point in points)
         used = [point.used for point in points if point.used is not None]
@@ -161,6 +161,11 @@ class Gpu:
         """Hardly any utilisation in the newest samples; unknown is not idle."""
         known = [point.util for point in self.newest(number) if point.util is not None]
         return len(known) >= min(number, 2) and max(known) <= IDLE_UTILIZATION_PCT
+
+    @property
+    def is_slowed_by_heat(self) -> bool:
+        """Whether the newest sample says so."""
+        return bool(self.points) and bool((self.points[-1].throttle or 0) & THERMAL_BITS)
 
     def heat(self) -> str:
         """Why this GPU runs slowly for its heat, "" where it does not."""

@@ -60,13 +60,13 @@ class Gpus:
             return any(same_bus(gpu.bus_id, own) for own in context.gpu_bus_ids)
         return not context.gpus or gpu.index in context.gpus
 
-    def settle(self) -> None:
+    def settle(self, span_s: float = FLAT_S, at_least: int = FLAT_SAMPLES) -> None:
         """Note for each GPU that its memory has once been flat under load for a while: the baseline of this run."""
         for gpu in self.gpus.values():
-            if not gpu.was_flat and not gpu.is_idle(FLAT_SAMPLES):
-                points = gpu.newest_for(FLAT_S, FLAT_SAMPLES)
+            if not gpu.was_flat and not gpu.is_idle(at_least):
+                points = gpu.newest_for(span_s, at_least)
                 used = [point.used for point in points if point.used is not None]
-                gpu.was_flat = len(used) == len(points) >= FLAT_SAMPLES and memory.is_flat(used)
+                gpu.was_flat = len(used) == len(points) >= at_least and memory.is_flat(used)
 
     # --- what is known ---------------------------------------------------------------------------
 
@@ -85,9 +85,9 @@ class Gpus:
         own, named = {bus_key(bus) for bus in self.context.gpu_bus_ids}, bus_key(self.problem)
         return self.problem if said and not (own and named and named not in own) else ""
 
-    def spinning(self) -> list[Gpu]:
-        """The GPUs that only wait at full utilisation."""
-        return [gpu for gpu in self.gpus.values() if gpu.is_spinning()]
+    def spinning(self, number: int = SPIN_SAMPLES) -> list[Gpu]:
+        """The GPUs that only wait at full utilisation, as so many samples or more show."""
+        return [gpu for gpu in self.gpus.values() if gpu.is_spinning(number)]
 
     def idle(self, number: int = SPIN_SAMPLES) -> list[Gpu]:
         """The GPUs without work in their newest samples."""

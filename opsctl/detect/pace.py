@@ -55,6 +55,8 @@ class Pace:
 
     def slowdown(self, typical_s: float | None) -> float | None:
         """The present pace over the best known; `typical_s` is what somebody told; None = unknown."""
+        if not self.times:
+            return None  # what is usual for a run says nothing about how it should be
         should = [pace for pace in (typical_s, self.best_s, self._first_s()) if pace]
         present = self.present_s() or typical_s
         if not should or not present:

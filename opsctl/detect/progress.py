@@ -170,7 +170,13 @@ class Progress:
     @property
     def has_stepped(self) -> bool:
         """Whether a step was seen, here or before watching began."""
-        return self.num_rows > 0 or (self.context.typical_step_s or 0.0) > 0
+        return self.num_rows > 0 or (self.context.typical_step_s or 0.0) > 0 or self.context.warmup_done is True
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether steps may have come unseen: watching began midway, without output, and nobody told of them."""
+        context = self.context
+        return context.joined_midway and not self.has_output and not self.phase and context.typical_step_s is None
 
     @property
     def step_s(self) -> float | None:
@@ -232,7 +238,8 @@ class Progress:
     def _patience(self, due: float) -> tuple[float, float]:
         """After how long silence is odd, and the least after which it is a hang: longer before the pace is known."""
         stall = STALL_FACTOR * due + STALL_EXTRA_S
-        if self.context.typical_step_s or self.context.joined_midway or len(self.intervals) >= FEW_INTERVALS:
+        is_midway = self.context.joined_midway and self.has_output
+        if self.context.typical_step_s or is_midway or len(self.intervals) >= FEW_INTERVALS:
             return stall, HANG_FLOOR_S
         return (stall, FEW_HANG_S) if self.intervals else (max(stall, EARLY_STALL_S), EARLY_HANG_S)
 

@@ -29,8 +29,8 @@ def _eager(state: State, silence: Silence) -> Opinion | None:
 
 def _well(state: State, silence: Silence) -> Opinion:
     cause, told = _note(state)
-    if state.progress.is_blind:
-        busy = (state.gpus.utilization_pct() or 0.0) > degraded.IDLE_MEAN_PCT
+    busy = (state.gpus.utilization_pct() or 0.0) > degraded.IDLE_MEAN_PCT
+    if state.progress.is_blind or (state.progress.is_unseen and busy):
         return Opinion("healthy" if busy else "unknown", cause, 0.5, told)
     if not state.progress.has_stepped:
         if cause == "ok" and stuck.was_compiling(state, silence):

@@ -6,6 +6,7 @@ Each answers with an opinion or None. Words alone never decide: they count when 
 from __future__ import annotations
 
 from opsctl.detect.context import Opinion
+from opsctl.detect.gpu import SPIN_SAMPLES
 from opsctl.detect.progress import CHATTER_FACTOR, CHATTER_FLOOR_S
 from opsctl.detect.silence import Silence
 from opsctl.detect.state import State
@@ -128,7 +129,7 @@ def _went_dead(state: State) -> bool:
 
 
 def _spin(state: State, silence: Silence) -> Opinion | None:
-    spinning = state.gpus.spinning()
+    spinning = state.gpus.spinning() or (state.gpus.spinning(1) if silence.is_over else [])
     if not spinning:
         return None
     names = ", ".join(str(gpu.index) for gpu in spinning)
@@ -136,7 +137,7 @@ def _spin(state: State, silence: Silence) -> Opinion | None:
     waited = state.words.since_step("wait", state.progress.num_rows)
     if waited is not None:
         return Opinion("hung", waited.cause, 0.85, (waited.text, *told), waited.advice)
-    others = [gpu for gpu in state.gpus.idle() if gpu not in spinning]
+    others = [gpu for gpu in state.gpus.idle(1 if state.gpus.num_polls < 2 else SPIN_SAMPLES) if gpu not in spinning]
     cause = "rank_desync" if others else "nccl_hang"
     if others:
         told.append(f"GPU {', '.join(str(gpu.index) for gpu in others)}: idle")
@@ -170,11 +171,9 @@ def was_compiling(state: State, silence: Silence) -> bool:
 
 def _works(state: State) -> bool:
     """GPUs that draw the power of real work: the log is quiet, the job is not."""
-    busy = [gpu for gpu in state.gpus.gpus.values() if not gpu.is_idle() and not gpu.is_spinning()]
+    busy = [gpu for gpu in state.gpus.gpus.values() if not gpu.is_idle() and not gpu.is_spinning(1)]
     powered = [
-        gpu
-        for gpu in busy
-        if gpu.points[-1].power is not None and gpu.peak_w and gpu.points[-1].power > WORK_POWER_SHARE * gpu.peak_w
+        gpu for gpu in busy if gpu.points[-1].power is not None and gpu.points[-1].power > WORK_POWER_SHARE * gpu.peak_w
     ]
     return bool(powered) and len(powered) == len(state.gpus.gpus)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from opsctl.detect import ending, metrics, rows, rules, running, telling
+from opsctl.detect import degraded, ending, metrics, rows, rules, running, telling
 from opsctl.detect.context import Context as Context  # a part of this module's interface, as is State
 from opsctl.detect.context import Opinion
 from opsctl.detect.lines import shape_key
@@ -26,6 +26,7 @@ MAX_SHAPES = 512
 CLOCK_SPREAD_S = 5.0
 MAX_LOOKED = 2000  # characters
 LAST_ROWS = 20
+UNSEEN_FLAT_S, UNSEEN_FLAT_SAMPLES = 20.0, 6  # without output nobody knows whether steps come yet
 _MARKS = ("Traceback", "Error", "Exception", "Root Cause", "Interrupt", "====", "----")
 _PHASES = {
     "eval_begins": "eval",
@@ -222,6 +223,8 @@ def _sample(state: State, sample: Sample) -> None:
     state.gpus.observe(sample, in_train=state.progress.phase in TRAINING)
     if state.progress.num_rows and state.progress.phase == "train":
         state.gpus.settle()
+    elif degraded.runs(state) and not state.progress.has_output:
+        state.gpus.settle(UNSEEN_FLAT_S, UNSEEN_FLAT_SAMPLES)
     state.kernel.bus_ids = state.gpus.bus_ids() or state.kernel.bus_ids
     state.disk_free_mib = sample.disk_free_mib if sample.disk_free_mib is not None else state.disk_free_mib
     if sample.process is not None and state.processes.observe(sample.process, sample.time):
