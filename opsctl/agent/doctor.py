@@ -25,8 +25,8 @@ from opsctl.agent.session import Call
 from opsctl.errors import MissingTool
 from opsctl.records.doctor import LogindFacts, PythonFacts, TargetFacts, TerminalFacts, ToolFacts
 
-_ANSWER_LIMIT_S = 5.0
-_COMPILE_LIMIT_S = 30.0
+_ANSWER_LIMIT_S = 20.0
+_COMPILE_LIMIT_S = 90.0
 _INCLUDE = "import sysconfig; print(sysconfig.get_path('include'))"
 _LOGIND_PROPERTY = (
     *("busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 _HOST_STEP_LIMIT_S = 120.0
-_ENTER_LIMIT_S = 20.0
+_ENTER_LIMIT_S = 60.0
 _LIVE_STATES = ("starting", "running", "unwatched")
 
 

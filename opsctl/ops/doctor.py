@@ -19,7 +19,7 @@ from opsctl.records.call import from_json
 from opsctl.records.doctor import Check, TargetFacts
 
 _SSHD = ("sh", "-c", "PATH=$PATH:/usr/sbin:/sbin; sshd -T")
-_SSHD_LIMIT_S = 10.0
+_SSHD_LIMIT_S = 30.0
 _MIN_SESSIONS = 8  # `status` asks with several at once, beside a watch and a log
 
 QUESTIONS: tuple[Callable[[TargetFacts, Need], Check], ...] = (

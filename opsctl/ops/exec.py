@@ -14,7 +14,7 @@ from opsctl.records.call import Outcome, from_json
 from opsctl.target.client import Message
 from opsctl.target.command import Argv
 
-_REACH_LIMIT_S = 15.0
+_REACH_LIMIT_S = 30.0
 LOGIN_SHELL: Argv = ("sh", "-c", 'exec "${SHELL:-/bin/sh}" -l')
 
 

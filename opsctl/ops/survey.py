@@ -10,7 +10,7 @@ from opsctl.target.container import NoContainer
 from opsctl.target.host import Host
 from opsctl.target.target import Target
 
-_LIMIT_S = 60.0
+_LIMIT_S = 150.0
 _MARK = "\1"  # begins a row that names a part
 # each part may fail on its own: no such program, or nobody who may ask it
 SCRIPT = r"""part() { printf '\001%s\n' "$1"; }
@@ -18,10 +18,10 @@ part user; id -un
 part sudo; sudo -n true && echo yes
 part system; . /etc/os-release && echo "$PRETTY_NAME"
 part python; python3 -c 'import platform; print(platform.python_version())'
-part gpu; timeout 15 nvidia-smi --query-gpu=index,name,memory.total --format=csv,noheader,nounits
-part docker; timeout 10 docker ps -a --format '{{.Names}}|{{.State}}|{{.Image}}'
-part lxc; timeout 10 lxc-ls -f -F NAME,STATE | tail -n +2
-part pct; timeout 10 pct list | tail -n +2
+part gpu; timeout 30 nvidia-smi --query-gpu=index,name,memory.total --format=csv,noheader,nounits
+part docker; timeout 30 docker ps -a --format '{{.Names}}|{{.State}}|{{.Image}}'
+part lxc; timeout 30 lxc-ls -f -F NAME,STATE | tail -n +2
+part pct; timeout 30 pct list | tail -n +2
 part end
 """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _DIAL = ("docker", "system", "dial-stdio")
 _VERSION = ("docker", "version", "--format", "{{.Server.Version}}")
-_ANSWER_LIMIT_S = 15.0
+_ANSWER_LIMIT_S = 45.0
 _REQUEST_LIMIT_S = 120
 _POLL_S = 1.0
 _CHUNK_BYTES = 1 << 16

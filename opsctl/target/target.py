@@ -23,7 +23,7 @@ from opsctl.target.container import NO_USER, Container
 from opsctl.target.container_state import ContainerState
 from opsctl.target.host import Channel, Host
 
-STATE_LIMIT_S = 10.0
+STATE_LIMIT_S = 30.0
 
 
 # what the terminal descriptions of a small system hold

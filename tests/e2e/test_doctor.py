@@ -167,11 +167,11 @@ def test_deep_asks_the_environments_own_torch(
     none = _answers(opsctl("doctor", "--deep", "--json"))
     assert (none["compile"]["ok"], "no environment is active" in none["compile"]["found"]) == (False, True)
     lend_torch(tmp_path / "target")
-    well = _answers(opsctl("doctor", "--deep", "--json", timeout_s=200))
+    well = _answers(opsctl("doctor", "--deep", "--json", timeout_s=280))
     assert {name: well[name]["ok"] for name in DEEP} == dict.fromkeys(DEEP, True)
     assert "transformers/integrations/flex_attention.py:" in well["hidden compile"]["found"]
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
-    ended = opsctl("doctor", "--deep", "--json", timeout_s=200)
+    ended = opsctl("doctor", "--deep", "--json", timeout_s=280)
     assert (ended.code, set(_says_no(ended)) & set(DEEP)) == (1, {"compile caches", "kill switches"})
     assert "TORCH_COMPILE_DISABLE=1 on the target" in _answers(ended)["kill switches"]["found"]

@@ -60,7 +60,7 @@ def _python_codec(suffix: str, python: str, script: str) -> Codec:
 def _has_zstandard(python: str) -> bool:
     argv = (python, "-I", "-B", "-c", "import zstandard")
     try:
-        return subprocess.run(argv, capture_output=True, timeout=20.0, check=False).returncode == 0
+        return subprocess.run(argv, capture_output=True, timeout=60.0, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 

@@ -22,7 +22,7 @@ print(json.dumps({
     "platform": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag + "-" + sysconfig.get_platform(),
 }))
 """
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
