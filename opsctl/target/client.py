@@ -112,7 +112,7 @@ class AgentClient:
         return {"protocol": PROTOCOL, "home": self.target.home, "operator": self._operator, "request": request}
 
     def _messages(self, incoming: Incoming, outgoing: Outgoing) -> Iterator[Message]:
-        for message in incoming.messages():
+        for message in incoming.messages(first_within_s=_START_LIMIT_S):
             kind = message.get("type")
             if kind == "error":
                 error = message["error"]

@@ -36,14 +36,14 @@ class Incoming:
                 return line
             self._stray = (self._stray + line + b"\n")[-_STRAY_LIMIT_BYTES:]
 
-    def messages(self) -> Iterator[Message]:
-        """The messages that follow the rows."""
+    def messages(self, first_within_s: float = SILENCE_LIMIT_S) -> Iterator[Message]:
+        """The messages that follow the rows; before the first one a Python has to start, perhaps from a cold disk."""
         frames = FrameReader()
         data, self._pending = self._pending, b""
         try:
             while True:
                 yield from frames.feed(data)
-                data = self._read(SILENCE_LIMIT_S)
+                data = self._read(SILENCE_LIMIT_S if data else first_within_s)
         except ProtocolError as error:
             raise ProtocolError(f"the agent on {self._label} sent {error.message}") from None
 
