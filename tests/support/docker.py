@@ -27,7 +27,7 @@ def why_not() -> str:
         return "docker is not installed"
     argv = ("docker", "image", "inspect", "--format", "ok", IMAGE)
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=240)
     except subprocess.TimeoutExpired:
         return f"the Docker engine does not answer; {HELP}"
     return "" if done.returncode == 0 else f"{done.stderr.strip() or 'no base image'}; {HELP}"

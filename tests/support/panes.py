@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.until import until
+
 
 class ForeignSession:
     """A session with one pane, in which a shell waits for commands."""
@@ -20,6 +22,11 @@ class ForeignSession:
         self.name = "train"
         place = ("-x", str(columns), "-y", str(rows), "-c", str(socket.parent))
         self.tmux("-f", "/dev/null", "new-session", "-d", "-s", self.name, *place, "env PS1='$ ' bash --norc")
+        self.wait_for_prompt()  # what is typed before is shown twice
+
+    def wait_for_prompt(self) -> None:
+        """Return once the shell waits for a command."""
+        until(lambda: self.text().rstrip().endswith("$"))
 
     def tmux(self, *words: str) -> str:
         argv = ("tmux", "-S", self.socket, *words)

@@ -115,7 +115,7 @@ class LinkProxy:
                 if self.delay_s:
                     self._is_over.wait(self.delay_s)
                 if number > self._swallowed_links:
-                    sink.sendall(data)
+                    self._put(sink, data)
                 if is_from_server:
                     self._count(len(data))
         with contextlib.suppress(OSError):
@@ -128,6 +128,13 @@ class LinkProxy:
             with contextlib.suppress(TimeoutError):  # no data yet; the fault may have changed
                 return source.recv(_CHUNK_BYTES)
         return b""
+
+    def _put(self, sink: socket.socket, data: bytes) -> None:
+        """Hand all of it on, however long the other side takes: both pumps share a socket's short limit."""
+        rest = memoryview(data)
+        while rest and not self._is_over.is_set():
+            with contextlib.suppress(TimeoutError):  # it does not read yet
+                rest = rest[sink.send(rest) :]
 
     def _count(self, num_bytes: int) -> None:
         if self.cut_after_bytes is None:

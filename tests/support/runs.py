@@ -28,6 +28,15 @@ def processes_with(entry: str) -> list[int]:
     return [pid for pid in found if state(pid) not in ("", "Z", "X")]
 
 
+def killed_with(entry: str) -> list[int]:
+    """The same, each with SIGKILL on its way."""
+    found = processes_with(entry)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
 def state(pid: int) -> str:
     """The state letter of a process, "" where it is gone."""
     with contextlib.suppress(OSError):  # gone
@@ -76,7 +85,8 @@ class Runs:
     def rows(self, run: dict[str, Any], name: str) -> list[dict[str, Any]]:
         """The rows of one file of JSON lines."""
         path = self.folder(run) / name
-        return [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(row) for row in text[: text.rfind("\n") + 1].splitlines()]  # the last may be half there
 
     def job_pid(self, run: dict[str, Any]) -> int:
         """The job's first process."""
@@ -99,10 +109,7 @@ class Runs:
         for path in self.home.glob("runs/*/run.json"):
             run_id = path.parent.name
             for entry in (f"OPSCTL_RUN_ID={run_id}", f"OPSCTL_RECORDER={run_id}"):
-                for pid in processes_with(entry):
-                    with contextlib.suppress(ProcessLookupError):  # ended meanwhile
-                        os.kill(pid, signal.SIGKILL)
-                until(lambda entry=entry: not processes_with(entry))
+                until(lambda entry=entry: not killed_with(entry))  # what was forked meanwhile is in the next look
             Path(json.loads(path.read_text())["socket"]).unlink(missing_ok=True)
 
 
