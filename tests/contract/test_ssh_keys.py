@@ -22,8 +22,16 @@ pytestmark = pytest.mark.ssh
 # --- host keys -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """A server of these tests alone, who close what they open."""
+    with running_sshd(tmp_path_factory.mktemp("keys-sshd")) as server:
+        yield server
+
+
 def _logins(sshd: Sshd) -> int:
-    """How often somebody tried to log in, with or without success."""
+    """How often somebody tried to log in, with or without success; sshd writes of it when the connection is over."""
+    until(lambda: not sshd.sessions())
     return sshd.log.count("Accepted") + sshd.log.count("Failed") + sshd.log.count("authenticating user")
 
 
