@@ -86,8 +86,8 @@ def test_a_lost_gpu_of_eight_is_found_once_the_steps_stop(
     run = _start(opsctl)
     seen = watch()
     seen.wait_for("verdict", verdict="healthy")
-    until(lambda: len(_gpus(runs, run)) == 8)
     until(lambda: len(_gpus(runs, run)) == 7)
+    assert len(next(row["gpus"] for row in runs.rows(run, "telemetry.jsonl") if "gpus" in row)) == 8
     assert alarms(opsctl("watch", "--once", "--json").ok().json()["verdict"]) == []  # it steps on
     opsctl("exec", "--", "kill", "-STOP", str(runs.job_pid(run))).ok()
     assert seen.wait_for("verdict", verdict="hung")

@@ -76,7 +76,7 @@ def test_sigkill_is_told_within_seconds(runs: Runs, watch: Callable[..., Watch])
     killed = _signal(run, signal.SIGKILL)
     verdict = seen.wait_for("verdict", verdict="crashed")
     assert verdict["cause"] == "sigkill_unknown"
-    assert verdict["time"] - killed < 8.0  # a busy machine; benchmarks/watch.py holds the promise
+    assert verdict["time"] - killed < 20.0  # a busy machine; benchmarks/watch.py holds the promise
     assert seen.ended() == 1
 
 
@@ -85,7 +85,7 @@ def test_a_stopped_process_is_hung_and_lives_again(runs: Runs, watch: Callable[.
     seen = watch()
     seen.wait_for("verdict", verdict="healthy")
     stopped = _signal(run, signal.SIGSTOP)
-    assert seen.wait_for("verdict", verdict="hung")["time"] - stopped < 20.0
+    assert seen.wait_for("verdict", verdict="hung")["time"] - stopped < 40.0  # without that evidence it is a minute
     assert watch("--fail-fast").ended() == 1
     continued = _signal(run, signal.SIGCONT)
     seen.wait_for("verdict", verdict="healthy", since=continued)
@@ -159,7 +159,7 @@ def test_gpu_numbers_come_from_nvidia_smi(smi: Smi, runs: Runs, watch: Callable[
 
 
 def test_a_memory_sawtooth_is_seen_sample_by_sample(smi: Smi, runs: Runs, watch: Callable[..., Watch]) -> None:
-    heights = [40000, 52000, 64000, 76000, 88000] * 4
+    heights = [40000, 52000, 64000, 76000, 88000] * 60  # to be seen however late the watch begins
     smi.series(*(f"0, GPU-a, NVIDIA H200, 60, {used}, 400" for used in heights))
     runs.start(*STEPPING)
     seen = watch()

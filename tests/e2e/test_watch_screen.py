@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.runs import Runs, Smi
 from tests.support.terminal import Terminal
+from tests.support.until import until
 from tests.support.watching import COMMAND, job
 
 pytestmark = pytest.mark.tmux
@@ -35,8 +36,9 @@ def terminal(project: Path, tmp_path: Path) -> Iterator[Callable[..., Terminal]]
 def test_the_screen_fits_80_by_24_and_ends_on_the_verdict(runs: Runs, terminal: Callable[..., Terminal]) -> None:
     run = runs.start(*job("steps", "--steps", "100000"))
     shown = terminal("watch")
+    until(lambda: b"step 40/" in runs.log(run))
     screen = (
-        shown.wait_for(run["run_id"], "HEALTHY", "steps/s", "loss", "job  1 process", "step 4").rstrip("\n").split("\n")
+        shown.wait_for(run["run_id"], "HEALTHY", "steps/s", "loss", "job  1 process", "step ").rstrip("\n").split("\n")
     )
     assert len(screen) == 24
     assert screen[0].startswith(run["run_id"])

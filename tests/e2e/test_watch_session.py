@@ -96,6 +96,7 @@ def test_a_traceback_in_a_narrow_pane_is_named_with_its_place(foreign: Foreign, 
     session = foreign(columns=40)
     session.type(sys.executable, str(JOBS / "steps.py"), "--steps", "5", "--then", "raise")
     until(lambda: "no supervised slot in batch 6\n" in session.text())
+    session.wait_for_prompt()  # the process has ended
     state = opsctl("watch", *session.words(), "--once", "--json")
     assert state.code == 1
     verdict = state.json()["verdict"]
@@ -110,6 +111,7 @@ def test_an_earlier_crash_in_the_same_pane_is_not_the_running_jobs(
     session = foreign()
     session.type(sys.executable, "-c", "raise ValueError('an earlier job')")
     until(lambda: "ValueError: an earlier job" in session.text())
+    session.wait_for_prompt()
     sleeper = (sys.executable, "-c", f"import time; time.sleep({unique_nap()})")
     session.type(*sleeper)
     _pid(sleeper)
