@@ -25,7 +25,7 @@ def test_five_starts_at_once_give_one_run(runs: Runs, opsctl: Callable[..., Any]
         subprocess.Popen(argv, cwd=runs.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(5)
     ]
-    ended = [(start.communicate(timeout=60), start.returncode) for start in starts]
+    ended = [(start.communicate(timeout=200), start.returncode) for start in starts]
     assert sorted(code for _, code in ended) == [0, 8, 8, 8, 8]
     refusals = [json.loads(err)["error"] for (_, err), code in ended if code]
     assert {refusal["kind"] for refusal in refusals} == {"Busy"}

@@ -52,7 +52,7 @@ def small() -> Iterator[str]:
 
 def _put(container: str, path: str, text: str) -> None:
     argv = ("docker", "exec", "-i", container, "sh", "-c", 'cat > "$1"', "sh", path)
-    subprocess.run(argv, input=text, text=True, check=True, timeout=30)
+    subprocess.run(argv, input=text, text=True, check=True, timeout=120)
 
 
 @pytest.fixture
