@@ -28,7 +28,7 @@ from tests.support.place import Place, ran  # noqa: E402 - after the path
 from tests.support.sshd import running_sshd  # noqa: E402 - after the path
 
 COMMAND = str(Path(sys.executable).with_name("opsctl"))
-_PATIENCE_S = 60.0
+_PATIENCE_S = 200.0
 _MEMORY = "400m"
 BUSY = 8
 

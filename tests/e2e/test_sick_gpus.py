@@ -68,8 +68,8 @@ def _alive(smi: Smi) -> int:
 def test_sick_cells_are_unknown_and_the_other_gpus_are_shown(runs: Runs, eight: Smi, opsctl: Opsctl, row: str) -> None:
     eight.series("\n".join([*EIGHT[:3], row, *EIGHT[4:]]), columns=COLUMNS)
     run = _start(opsctl)
-    until(lambda: len(_gpus(runs, run)) == 8)
-    gpus = {gpu["index"]: gpu for gpu in _gpus(runs, run)}
+    whole = until(lambda: len(found := _gpus(runs, run)) == 8 and found)
+    gpus = {gpu["index"]: gpu for gpu in whole}
     assert gpus[2]["used_mib"] == 61230.0
     assert "utilization_pct" not in gpus[3]
     until(lambda: b"step 60/" in runs.log(run))
