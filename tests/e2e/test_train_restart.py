@@ -66,6 +66,7 @@ def test_no_restart_after_a_stop(runs: Runs, opsctl: Callable[..., Any]) -> None
 def test_stop_while_a_restart_waits(runs: Runs, opsctl: Callable[..., Any]) -> None:
     _configure(runs, ["sh", "-c", "kill -9 $$"], restart={"max": 5, "backoff_s": 600})
     run = opsctl("train", "start", "job", "--json").ok().json()
+    until((runs.folder(run) / "verdict.json").exists)
     until(lambda: "starts again" in runs.read(run, "verdict.json")["advice"])
     assert opsctl("train", "status", "--json").ok().json()["state"] == "running"
     opsctl("train", "stop").ok()
