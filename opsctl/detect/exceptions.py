@@ -13,6 +13,7 @@ from opsctl.detect.rows import LOGGED, Row
 MAX_OPEN = 64  # ranks
 MAX_FOREIGN_ROWS = 40
 MAX_FRAMES = 24
+FRAME_INDENT = 2
 
 _HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r"File \"?([^\",]+)\"?, line (\d+)|^(/\S+\.py):(\d+) in ")
@@ -65,6 +66,7 @@ class _Open:
     is_inner: bool = False
     frames: list[str] = field(default_factory=list)
     foreign: int = 0
+    margin: str = ""  # blanks in front of every row, as in a report that holds the traceback
 
 
 @dataclass
@@ -82,9 +84,10 @@ class Exceptions:
         begun = self.open.get(row.rank)
         if begun is None:
             return self._outside(row, before)
+        text = text.removeprefix(begun.margin)
         if self._inside(begun, text):
             return None
-        return self._end(row, begun)
+        return self._end(row if text is row.text else replace(row, text=text), begun)
 
     def is_source(self, row: Row) -> bool:
         """Whether the row is a frame or a source row of an open traceback: its words are no message."""
@@ -106,6 +109,8 @@ class Exceptions:
         """Whether the row still belongs to the traceback's frames; notes the frame it names."""
         frame = _FRAME.search(text)
         if frame:
+            if not begun.frames and text[:1] == " ":
+                begun.margin = " " * max(len(text) - len(text.lstrip(" ")) - FRAME_INDENT, 0)
             begun.frames = [
                 *begun.frames[-MAX_FRAMES:],
                 f"{frame.group(1) or frame.group(3)}:{frame.group(2) or frame.group(4)}",

@@ -1,12 +1,13 @@
 """Lines to rows: undoes what launchers and loggers put around a message.
 
-Takes off rank prefixes, torch's and glog's log heads, rich boxes; splits a message glued to a progress bar.
+Takes off rank prefixes, torch's and glog's log heads, rich boxes; splits a message glued to a progress bar, and a
+traceback that stands as one text in a row of JSON.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsctl.records.events import Line
 
@@ -28,6 +29,10 @@ _TORCH_HEAD = re.compile(
 )
 _TORCH_TAGS = re.compile(r"(?:\[(?:\d+/\d+(?:_\d+)?|__\w+|c10d)\]\s?)+")
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
+_JSON_LEVEL = re.compile(
+    r'"(?:level|levelname|level_name|log_level|severity|lvl)": ?"(debug|info|warn|error|critical|fatal)', re.I
+)
+_QUOTED = re.compile(r'Traceback \(most recent call last\):(?:[^"\\]|\\.)*')
 _RANK_IN_HEAD = re.compile(r"\[?(?:PG ID \d{1,6} PG GUID \S{1,40} )?Rank (\d{1,6})\]")
 _BAR_TAIL = re.compile(r"\d+/\d+ \[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\](?=\S)|\.\.\.(?=Traceback \()")
 _LEVELS = {"WARN": "W", "FATAL": "C"}
@@ -59,10 +64,23 @@ def rows(line: Line) -> tuple[Row, ...]:
     3
     """
     text = line.text
+    if text[:1] == "{" and "(most recent call last):\\n" in text:
+        return _unquoted(line)
     glued = _BAR_TAIL.search(text) if "/" in text and "[" in text else None
     if glued is None or glued.end() == len(text):
         return (_row(line, text),)
     return (_row(line, text[: glued.end()]), _row(line, text[glued.end() :]))
+
+
+def _unquoted(line: Line) -> tuple[Row, ...]:
+    """The row without the traceback in it, and the rows of that: of the row's level, for a logger wrote it."""
+    found = _QUOTED.search(line.text)
+    if found is None:
+        return (_row(line, line.text),)
+    rest = _row(line, line.text[: found.start()] + line.text[found.end() :])
+    told = found.group().replace('\\"', '"').replace("\\n", "\n").rstrip().split("\n")
+    level = "W" if rest.level == "E" else rest.level  # what is logged may have been caught
+    return (rest, *(replace(rest, text=text, level=level) for text in told))
 
 
 def _row(line: Line, text: str) -> Row:
@@ -93,5 +111,5 @@ def _stripped(line: Line, text: str) -> Row:
 
 
 def _level(text: str) -> str:
-    match = _LEVEL.search(text, 0, 64)
-    return _LEVELS.get(match.group(1), match.group(1)[0]) if match else ""
+    match = _JSON_LEVEL.search(text) if text[:1] == "{" else _LEVEL.search(text, 0, 64)
+    return _LEVELS.get(match.group(1), match.group(1)[0].upper()) if match else ""

@@ -59,8 +59,8 @@ _STEP_S = re.compile(
 )
 _PER_ITERATION = re.compile(r"time per iteration \(ms\):\s{0,12}(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
-    r"(?:^|[^\w.])(?:(?:(?:step|iter|batch)[_ ]?)?time|dt)['\"]?\s{0,12}[:=]?\s{0,12}"
-    r"(?P<v>\d+\.?\d*)\s?(?P<unit>ms|s)?(?![\w.])"
+    r"(?:^|[^\w.])(?:(?:(?:step|iter|batch)[_ ]?)?time|dt|(?:step|iter|batch)(?= \d{1,9}\.\d{1,9} ?m?s\b))['\"]?"
+    r"\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.?\d*)\s?(?P<unit>ms|s)?(?![\w.])"
 )
 _TOKENS_AFTER = re.compile(
     r"(?<![\d.,])(?P<v>\d[\d,]{0,15}(?:\.\d{1,9})?)\s{0,3}(?P<unit>[kmg]?)\s{0,12}"
@@ -207,7 +207,7 @@ def _written(low: str) -> Shape | None:
     memory = _host_memory(low)
     if step is loss is None:
         return Shape("host", host_memory=memory) if memory else None
-    step_s = _step_s(low) if "/" in low or "time" in low or "dt" in low else None
+    step_s = _step_s(low)
     tokens = _tokens(low, 0, len(low)) if "tok" in low or "ps" in low else None
     if loss is grad_norm is step_s is tokens is None and (mentioned or num_steps is None):
         return None

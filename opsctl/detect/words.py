@@ -15,6 +15,7 @@ MENTION_DISCOUNT = 30  # below an exception, whatever its words
 PASSING_DISCOUNT = 15
 EXCEPTION_WEIGHT = 33  # as a timeout's or a lost peer's: the earliest of them is the cause
 CACHE_WEIGHT = 62
+ROOT_STATUS_WEIGHT = 5  # above the SIGTERM that torch sends to all other ranks
 MAX_TEXT, ELLIPSIS = 400, " ..."
 SKIP_MIN, SKIP_SHARE = 4, 0.4
 OVERFLOW_MANY = 24
@@ -31,7 +32,7 @@ _CACHE_FRAME = re.compile(
     r"triton/runtime/cache\.py|torch/_inductor/(?:codecache|runtime/.*cache)|torchinductor_|/\.triton/"
 )
 _CACHE_KIND = re.compile(
-    r"(?:^|\.)(?:OSError|File\w+Error|EOFError|JSONDecodeError|UnpicklingError|PermissionError|BlockingIOError)$"
+    r"(?:^|\.)(?:OSError|File\w+Error|EOFError|JSONDecodeError|UnpicklingError|PermissionError|BlockingIOError|Timeout)$"
 )
 _OUTSIDE = re.compile(r"urllib3|requests/|httpx|httpcore|wandb|mlflow|comet|neptune|clearml|aiohttp|socket\.py")
 
@@ -140,8 +141,8 @@ class Words:
         if hit.role == "skip" or (hit.cause == "cuda_oom" and not hit.is_firm):
             self.skips.setdefault(hit.cause, deque(maxlen=32)).append(hit.steps)
         if hit.cause == "loss_scale_underflow":
-            scale = _SCALE.search(hit.text)
-            self.scale = float(scale.group(1)) if scale else self.scale
+            scales = _SCALE.findall(hit.text)  # what it was, and what it is now
+            self.scale = float(scales[-1]) if scales else self.scale
 
     def _place(self, text: str) -> None:
         match = _PLACE.search(text)
@@ -149,8 +150,9 @@ class Words:
             self.places.add(match.group(1) or match.group(2))
 
     def _keep(self, hit: Hit, replaces: Hit | None = None) -> Hit:
-        if self.in_root_cause and hit.role == "echo" and hit.name.startswith("elastic_exit_"):
-            hit = replace(hit, weight=max(hit.weight, EXCEPTION_WEIGHT + 1))
+        if self.in_root_cause and hit.role == "echo" and hit.name.startswith("elastic_exit"):
+            least = ROOT_STATUS_WEIGHT if hit.name == "elastic_exit" else EXCEPTION_WEIGHT + 1
+            hit = replace(hit, weight=max(hit.weight, least))
         for index in range(len(self.hits) - 1, -1, -1):
             known = self.hits[index]
             if known.rows != hit.rows:
@@ -196,7 +198,7 @@ class Words:
     def underflowed(self, steps: int) -> int:
         """How many steps in a row were skipped for overflow, once the loss scale has fallen too far."""
         times = self.skipped("loss_scale_underflow", steps)
-        fallen = self.scale is not None and self.scale < 1.0
+        fallen = self.scale is not None and self.scale <= 1.0
         return times if fallen or times >= OVERFLOW_MANY else 0
 
 
@@ -226,7 +228,7 @@ def _raised(hit: Hit, trace: Trace) -> Hit:
 
 
 def _unknown_exception(trace: Trace) -> tuple[str, int]:
-    if _CACHE_KIND.search(trace.kind) and any(_CACHE_FRAME.search(frame) for frame in trace.frames):
+    if _CACHE_KIND.search(trace.kind) and any(_CACHE_FRAME.search(told) for told in (*trace.frames, trace.message)):
         return "compile_cache_error", CACHE_WEIGHT
     return "python_exception", EXCEPTION_WEIGHT
 
