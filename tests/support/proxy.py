@@ -137,11 +137,12 @@ class LinkProxy:
                 rest = rest[sink.send(rest) :]
 
     def _count(self, num_bytes: int) -> None:
-        if self.cut_after_bytes is None:
-            return
-        self.cut_after_bytes -= num_bytes
-        if self.cut_after_bytes <= 0:
-            self.cut_after_bytes = None
+        with self._lock:  # of several links that come to it at once, one cuts
+            if self.cut_after_bytes is None:
+                return
+            left = self.cut_after_bytes - num_bytes
+            self.cut_after_bytes = left if left > 0 else None
+        if left <= 0:
             self.cut()
 
 
