@@ -12,52 +12,36 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from opsctl.detect import counts
+
 MAX_COUNT = 1e15  # a longer number is no step
 
 _NUM = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?|nan(?:\.0?)?|inf(?:inity)?)"
-_STEP_ELSEWHERE = (  # in Chinese, Japanese, Korean, German, French, Spanish and Russian, as are the losses
-    r"\u6b65[\u6570\u9aa4]?|\u30b9\u30c6\u30c3\u30d7|\uc2a4\ud15d|\bschritt\b|\b\u00e9tape\b|\bpaso\b|\b\u0448\u0430\u0433\b"
-)
 _LOSS_ELSEWHERE = (
     r"\u635f\u5931|\u640d\u5931|\uc190\uc2e4|verlust|perte|p\u00e9rdida|\u043f\u043e\u0442\u0435\u0440\u0438"
 )
 _TRAIN_ELSEWHERE = r"\u8bad\u7ec3|\u8a13\u7df4|\u5e73\u5747|\u603b"
 _EVAL_ELSEWHERE = r"\u9a8c\u8bc1|\u9a57\u8b49|\u8bc4\u4f30|\u8a55\u4fa1|\u691c\u8a3c|\u6d4b\u8bd5"
-_ELSEWHERE = re.compile(f"{_STEP_ELSEWHERE}|{_LOSS_ELSEWHERE}")
+_ELSEWHERE = re.compile(f"{counts.STEP_ELSEWHERE}|{_LOSS_ELSEWHERE}")
 _BAR = re.compile(
     r"\d{1,3}%(?:\|[^|]*\|)?\s{0,12}(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s{0,12}"
     r"(?P<rate>[\d.]+|\?)\s{0,12}(?P<unit>[a-z]*/?[a-z]*)(?P<post>[^\]]*)\]?"
 )
-_KERAS = re.compile(r"\s{0,8}(?P<n>\d{1,9})/(?P<total>\d{1,9}) (?:\[[=>.\s]*\]|[\u2500-\u257f]+)")
-_NESTED = re.compile(
-    r"\[\d+/\d+\]\s?\[\s{0,12}(?P<a>\d+)/(?P<at>\d+)\]"  # [epoch/epochs][step/steps]
-    r"|epoch:? ?\[\d+\]\s?\[\s{0,12}(?P<b>\d+)/(?P<bt>\d+)\]"
-    r"|train(?:ing)?(?: epoch)?:? \d+ \[\s{0,12}(?P<c>\d+)/\s{0,12}(?P<ct>\d+)"
-    r"|\| epoch \d+:\s{1,12}(?P<d>\d+) / (?P<dt>\d+)"
-    r"|global_step/max_steps'?: '?(?P<e>\d+)/(?P<et>\d+)"
-    r"|\[\s{0,12}(?P<f>\d+)/\s{0,12}(?P<ft>\d+) [\d:]+ < [\d:]+, "  # a notebook's bar as text
-)
-_STEP = re.compile(
-    r"(?:\b(?:(?:global|train|optimizer|current)[_ ]?)?(?:step|iter|iteration|update|batch|num_updates)\b"
-    rf"|{_STEP_ELSEWHERE})['\"]?"
-    r"\s{0,12}[:=#]?\s{0,12}"
-    r"\[?\(?\s{0,12}(?P<n>\d+(?:,\d{3})*)(?!\.\d)(?:\s{0,12}(?:/|\bof\b)\s{0,12}(?P<total>\d+(?:,\d{3})*))?"
-    r"(?!\s{0,12}(?:mb|mib|gb|gib|s\b|ms\b|%))"
-)
-_MENTION = re.compile(
-    r"resum|restor|load|every|warm.?up|from (?:step|checkpoint)|sav(?:e|ing|ed)|writ|checkpoint|error|fail"
-)
 _LOSS_AT = re.compile(
     rf"(?:loss(?: train)?|{_LOSS_ELSEWHERE})['\"]?\s{{0,12}}[:=|]?\s{{0,12}}['\"(]?(?P<v>{_NUM})(?![\w.])"
 )
-_LOSS_BEFORE = re.compile(rf"(?:^|[^\w/])(?:train(?:ing)?|total|lm|avg|mean|step|{_TRAIN_ELSEWHERE})?[ _/.-]?$")
+_LOSS_BEFORE = re.compile(
+    rf"(?:^|[^\w/])(?:(?:reduced_)?train(?:ing)?|total|lm|avg|mean|step|{_TRAIN_ELSEWHERE})?[ _/.-]?$"
+)
+_OTHERS = re.compile(r"\blr['\"]?[:=]|learning_rate|[ /]\w{0,12}loss['\"]?[ :=]\s?[-\d]")  # what goes with a step, too
 _GRAD = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|gnorm)['\"]?\s{{0,12}}[:=|]?\s{{0,12}}['\"]?(?P<v>{_NUM})")
 _STEP_S = re.compile(
     r"(?<![\d.])\d{1,12}(?:\.\d{0,9})?\s{0,3}(?:"
     r"(?:ms|s|secs?|seconds)\s?/\s?(?:step|it|iter|iteration|batch)\b"
     r"|(?:it|its|steps?|iters?|batch(?:es)?)\s?/\s?s(?:ec(?:ond)?)?\b)"
 )
-_PER_ITERATION = re.compile(r"time per iteration \(ms\):\s{0,12}(?P<v>\d+\.?\d*)")
+_PER_ITERATION = re.compile(r"(?:time per iteration \(|\b)(?P<unit>ms)(?:\):|/batch)\s{0,12}(?P<v>\d+\.?\d*)")
+_PER_SECOND = re.compile(r"\b(?:steps|it|iters?)(?:_per_|/)sec(?:ond)?[ :=]\s{0,12}(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
     r"(?:^|[^\w.])(?:(?:(?:step|iter|batch)[_ ]?)?time|dt|(?:step|iter|batch)(?= \d{1,9}\.\d{1,9} ?m?s\b))['\"]?"
     r"\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.?\d*)\s?(?P<unit>ms|s)?(?![\w.])"
@@ -69,7 +53,9 @@ _TOKENS_AFTER = re.compile(
 _TOKENS_BEFORE = re.compile(
     r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s(?:ec)?)['\"]?\s{0,12}[:=]\s{0,12}(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
 )
-_DATA = re.compile(r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.\d+)")
+_DATA = re.compile(
+    r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.\d+|\d+(?=\s?ms))\s?(?P<unit>ms)?"
+)
 _HOST_MEMORY = re.compile(
     r"(?:\brss|\bram|\b(?:host|cpu|system|sys)[_ ](?:ram|mem(?:ory)?)(?:[_ ](?:used|usage|percent))?)['\"]?"
     r"\s{0,12}[:=|]?\s{0,12}(?P<v>\d+\.?\d*)"
@@ -201,7 +187,8 @@ def shape_of(text: str) -> Shape | None:
 def _written(low: str) -> Shape | None:
     if "runtime" in low:
         return None  # a summary at the end
-    step, num_steps, mentioned = _count(low)
+    count = counts.find(low)
+    step, num_steps = (Place(*span) if span else None for span in (count.step, count.num_steps))
     loss = _loss(low, 0, len(low))
     grad_norm = _place(_GRAD.search(low)) if "norm" in low else None
     memory = _host_memory(low)
@@ -209,9 +196,10 @@ def _written(low: str) -> Shape | None:
         return Shape("host", host_memory=memory) if memory else None
     step_s = _step_s(low)
     tokens = _tokens(low, 0, len(low)) if "tok" in low or "ps" in low else None
-    if loss is grad_norm is step_s is tokens is None and (mentioned or num_steps is None):
+    if loss is grad_norm is step_s is tokens is None and (count.is_mention or not (num_steps or _OTHERS.search(low))):
         return None
-    data_s = _place(_DATA.search(low)) if "data" in low else None
+    data = _DATA.search(low) if "data" in low else None
+    data_s = _place(data, "v", 0.001 if data and data["unit"] else 1.0)
     is_epoch = "epoch" in low
     return Shape(_kind(low), step, num_steps, loss, grad_norm, step_s, tokens, data_s, memory, is_epoch)
 
@@ -253,19 +241,6 @@ def _rate(bar: re.Match[str]) -> Place | None:
     return Place(*bar.span("rate"), is_inverse=not bar["unit"].startswith("s/"))
 
 
-def _count(low: str) -> tuple[Place | None, Place | None, bool]:
-    """Where step and steps in all stand, and whether the row only mentions them in passing."""
-    nested = _NESTED.search(low) if "[" in low or "| epoch" in low or "max_steps" in low else None
-    if nested:
-        names = [name for name, value in nested.groupdict().items() if value]
-        return _place(nested, names[0]), _place(nested, names[1]), False
-    match = _KERAS.match(low) if low[:1].isdigit() or low[:1] == " " else None
-    match = match or _STEP.search(low)
-    if match is None:
-        return None, None, False
-    return _place(match, "n"), _place(match, "total") if match["total"] else None, bool(_MENTION.search(low))
-
-
 def _place(match: re.Match[str] | None, group: str = "v", scale: float = 1.0) -> Place | None:
     return Place(*match.span(group), scale) if match else None
 
@@ -274,7 +249,7 @@ def _loss(low: str, start: int, end: int) -> Place | None:
     """The first `loss` that is the training's own: not val_loss, loss_ce or loss scale."""
     for match in _LOSS_AT.finditer(low, start, end):
         at = match.start()
-        if _LOSS_BEFORE.search(low, max(start, at - 12), at):
+        if _LOSS_BEFORE.search(low, max(start, at - 20), at):
             return _place(match)
     return None
 
@@ -288,11 +263,11 @@ def _step_s(low: str) -> Place | None:
         if unit.startswith(("ms", "s/", "s ", "sec")):
             return Place(*number.span(), scale=0.001 if unit.startswith("ms") else 1.0)
         return Place(*number.span(), is_inverse=True)
-    match = _PER_ITERATION.search(low)
+    match = _PER_SECOND.search(low)
     if match:
-        return _place(match, "v", 0.001)
-    match = _TIME.search(low)
-    return _place(match, "v", 0.001 if match["unit"] == "ms" else 1.0) if match else None
+        return Place(*match.span("v"), is_inverse=True)
+    match = _PER_ITERATION.search(low) or _TIME.search(low)
+    return _place(match, "v", 0.001 if match and match["unit"] == "ms" else 1.0)
 
 
 def _tokens(low: str, start: int, end: int) -> Place | None:
