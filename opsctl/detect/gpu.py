@@ -58,7 +58,9 @@ class Gpu:
     problem: str = ""
     maintenance: str = ""
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=240))
-    slow: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=240))  # lowest MiB of each span
+    slow: deque[tuple[float, float, float]] = field(
+        default_factory=lambda: deque(maxlen=240)
+    )  # MiB of each span: least, most
     peak_w: float = 0.0
     peak_clock: float = 0.0
     was_flat: bool = False
@@ -81,10 +83,10 @@ class Gpu:
 
     def _thin(self, used_mib: float, time: float) -> None:
         if self.slow and time - self.slow[-1][0] < SPACING_S:
-            began, lowest = self.slow[-1]
-            self.slow[-1] = (began, min(lowest, used_mib))
+            began, least, most = self.slow[-1]
+            self.slow[-1] = (began, min(least, used_mib), max(most, used_mib))
         else:
-            self.slow.append((time, used_mib))
+            self.slow.append((time, used_mib, used_mib))
 
     @property
     def used_mib(self) -> float:
@@ -133,8 +135,9 @@ class Gpu:
 
     def growth(self, span_s: float) -> Growth | None:
         """How this GPU's memory rises, seen for at least so long."""
-        times, used = [time for time, _ in self.slow], [used for _, used in self.slow]
-        return memory.growth(times, used, self.total_mib, span_s=span_s)
+        times, least = [span[0] for span in self.slow], [span[1] for span in self.slow]
+        most = [span[2] for span in self.slow]
+        return memory.growth(times, least, self.total_mib, most=most, span_s=span_s)
 
     def is_spinning(self, number: int = SPIN_SAMPLES) -> bool:
         """Full utilisation at low power and unmoved memory, in `number` samples or more: a kernel that only waits."""

@@ -17,6 +17,7 @@ GROWTH_SHARE = 0.03
 GROWTH_FLOOR_MIB = 1024.0
 GROWTH_SPAN_S = 100.0
 GROWTH_SAMPLES = 6
+CLIMBING_SHARE = 0.8
 HORIZON_S = 24 * 3600.0
 
 
@@ -86,9 +87,17 @@ def is_flat(used: Sequence[float]) -> bool:
 
 
 def growth(
-    times: Sequence[float], used: Sequence[float], total_mib: float | None, *, span_s: float = GROWTH_SPAN_S
+    times: Sequence[float],
+    used: Sequence[float],
+    total_mib: float | None,
+    *,
+    most: Sequence[float] = (),
+    span_s: float = GROWTH_SPAN_S,
 ) -> Growth | None:
-    """The rise of a series' floor over at least `span_s`, None where it has settled or fills nothing within a day."""
+    """The rise of a series' floor over at least `span_s`, None where it has settled or fills nothing within a day.
+
+    `most` holds the peaks between, where `used` is thinned out to the lowest values.
+    """
     if len(used) < GROWTH_SAMPLES or times[-1] - times[0] < span_s or max(used) - min(used) < GROWTH_FLOOR_MIB:
         return None
     floors = _floors(used)
@@ -96,7 +105,9 @@ def growth(
     rise = floors[-1] - floors[0]
     if min(rises) <= 0 or rises[-1] < 0.3 * rise / len(rises):
         return None  # it came back once, or slows down to a level
-    if rise < _swing(used) or rise < max(GROWTH_SHARE * (total_mib or 0.0), GROWTH_FLOOR_MIB):
+    if rise < _swing(used, most or used) or rise < max(GROWTH_SHARE * (total_mib or 0.0), GROWTH_FLOOR_MIB):
+        return None
+    if not _climbs(used):
         return None
     span = times[-1] - times[0]
     full_in_s = (total_mib - used[-1]) / (rise / (0.75 * span)) if total_mib else None
@@ -105,9 +116,15 @@ def growth(
     return Growth(used[0], used[-1], span, full_in_s)
 
 
-def _swing(used: Sequence[float]) -> float:
-    """How far the series swings within a quarter, at the median."""
-    return sorted(max(quarter) - min(quarter) for quarter in _quarters(used))[1]
+def _climbs(used: Sequence[float]) -> bool:
+    """Whether nearly always the later of two values is no lower: four floors rise by chance, where values are few."""
+    pairs = list(itertools.combinations(_thin(used), 2))
+    return sum(after >= before for before, after in pairs) >= CLIMBING_SHARE * len(pairs)
+
+
+def _swing(used: Sequence[float], most: Sequence[float]) -> float:
+    """How far the series swings within a quarter: by chance, the floor of what swings may rise a while."""
+    return sorted(max(high) - min(low) for high, low in zip(_quarters(most), _quarters(used)))[2]  # noqa: B905 - equal
 
 
 def _floors(used: Sequence[float]) -> list[float]:
