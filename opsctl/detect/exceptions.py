@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from opsctl.detect.lines import shape_key
 from opsctl.detect.rows import LOGGED, Row
 
 MAX_OPEN = 64  # ranks
@@ -66,6 +67,7 @@ class _Open:
     is_inner: bool = False
     frames: list[str] = field(default_factory=list)
     foreign: int = 0
+    prefix: str = ""  # what stands before the header, and perhaps with other digits before each row
     margin: str = ""  # blanks in front of every row, as in a report that holds the traceback
 
 
@@ -84,14 +86,15 @@ class Exceptions:
         begun = self.open.get(row.rank)
         if begun is None:
             return self._outside(row, before)
-        text = text.removeprefix(begun.margin)
+        text = _bare(begun, text)
         if self._inside(begun, text):
             return None
         return self._end(row if text is row.text else replace(row, text=text), begun)
 
     def is_source(self, row: Row) -> bool:
         """Whether the row is a frame or a source row of an open traceback: its words are no message."""
-        return row.rank in self.open and (row.text[:1] in " \t" or row.is_boxed)
+        begun = self.open.get(row.rank)
+        return begun is not None and (row.is_boxed or _bare(begun, row.text)[:1] in " \t")
 
     def _begin(self, row: Row, before: str) -> None:
         if len(self.open) >= MAX_OPEN:
@@ -107,7 +110,7 @@ class Exceptions:
 
     def _inside(self, begun: _Open, text: str) -> bool:
         """Whether the row still belongs to the traceback's frames; notes the frame it names."""
-        frame = _FRAME.search(text)
+        frame = None if _NAMED.match(text) else _FRAME.search(text)  # a message may name a file and line, too
         if frame:
             if not begun.frames and text[:1] == " ":
                 begun.margin = " " * max(len(text) - len(text.lstrip(" ")) - FRAME_INDENT, 0)
@@ -152,7 +155,15 @@ def _opened(row: Row, before: str) -> _Open:
         bool(_IGNORED.search(before)),
         any(words in before for words in _CHAIN),
         row.text.startswith("Original Traceback"),
+        prefix=row.text.partition(_HEADER)[0].removesuffix("Original ") if _HEADER in row.text else "",
     )
+
+
+def _bare(begun: _Open, text: str) -> str:
+    """`text` without what stands before each row of its traceback."""
+    if begun.prefix and shape_key(text[: len(begun.prefix)]) == shape_key(begun.prefix):
+        return text[len(begun.prefix) :]
+    return text.removeprefix(begun.margin)
 
 
 def _where(frames: list[str]) -> str:

@@ -175,6 +175,14 @@ class Words:
         newest = max((hit.rows for hit in near), default=0)
         return next((hit for hit in near if hit.rows == newest), None)
 
+    def failed_before(self, stop: Hit) -> bool:
+        """Whether a failure was told before the words about a stop, and no step between them."""
+        return any(
+            hit.role in ("fatal", "echo") and hit.is_firm and not hit.is_mention
+            for hit in self.hits
+            if hit.rows == stop.rows and hit.start < stop.start
+        )
+
     def _gravest(self, roles: tuple[str, ...], rows: int, within: int) -> Hit | None:
         near = [hit for hit in self.hits if hit.role in roles and hit.rows >= rows - within]
         return max(near, key=lambda hit: hit.rank_weight, default=None)
