@@ -62,12 +62,13 @@ class Gpu:
         default_factory=lambda: deque(maxlen=240)
     )  # MiB of each span: least, most
     peak_w: float = 0.0
+    work_w: float = 0.0  # the most it drew while steps came
     peak_clock: float = 0.0
     was_flat: bool = False
     missing: int = 0
     newest_window: list[Point] | None = None  # as long as no point came after it
 
-    def observe(self, sample: GpuSample, time: float, *, in_train: bool) -> None:
+    def observe(self, sample: GpuSample, time: float, *, in_train: bool, steps_come: bool = False) -> None:
         """Fold one sample of this GPU in."""
         self.name, self.bus_id = sample.name or self.name, sample.bus_id or self.bus_id
         self.total_mib = sample.total_mib or self.total_mib
@@ -77,6 +78,7 @@ class Gpu:
         self.newest_window = None
         self.points.append(_point(sample, time, in_train))
         self.peak_w = max(self.peak_w, sample.power_w or 0.0)
+        self.work_w = max(self.work_w, sample.power_w or 0.0) if steps_come else self.work_w
         self.peak_clock = max(self.peak_clock, sample.clock_mhz or 0.0)
         if sample.used_mib is not None and in_train:
             self._thin(sample.used_mib, time)
@@ -155,6 +157,8 @@ class Gpu:
         return bool(self.points) and (self.points[-1].power or 0.0) <= SPIN_POWER_SHARE * self.peak_w
 
     def _is_weak(self, power_w: float) -> bool:
+        if self.work_w:
+            return power_w <= SPIN_POWER_SHARE * self.work_w  # a small model never draws much
         board = self.limit_w or board_w(self.name)
         if board is not None and power_w <= SPIN_LIMIT_SHARE * board:
             return True

@@ -26,11 +26,12 @@ class Gpus:
     problem: str = ""
     problem_since: float | None = None
     num_polls: int = 0
+    rows: int | None = None  # of progress, at the newest numbers
     last_good: float | None = None
     processes: tuple[GpuProcess, ...] | None = None
 
-    def observe(self, sample: Sample, *, in_train: bool) -> None:
-        """Fold one sample in: numbers, or the sentence in their place."""
+    def observe(self, sample: Sample, *, in_train: bool, rows: int = 0) -> None:
+        """Fold one sample in: numbers, or the sentence in their place; `rows` of progress were seen so far."""
         self.num_polls += 1
         if sample.gpu_processes is not None:
             self.processes = sample.gpu_processes
@@ -40,13 +41,16 @@ class Gpus:
         elif sample.gpus:
             self.problem, self.problem_since = "", None
         if sample.gpus:
-            self._numbers(sample, in_train)
+            self._numbers(sample, in_train, self.rows is not None and rows > self.rows)
+            self.rows = rows
 
-    def _numbers(self, sample: Sample, in_train: bool) -> None:
+    def _numbers(self, sample: Sample, in_train: bool, steps_come: bool) -> None:
         self.last_good = sample.time
         for gpu in sample.gpus:
             if self._is_own(gpu):
-                self.gpus.setdefault(gpu.index, Gpu(gpu.index)).observe(gpu, sample.time, in_train=in_train)
+                self.gpus.setdefault(gpu.index, Gpu(gpu.index)).observe(
+                    gpu, sample.time, in_train=in_train, steps_come=steps_come
+                )
         present = {gpu.index for gpu in sample.gpus}
         for index, known in self.gpus.items():
             if index not in present:

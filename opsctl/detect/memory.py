@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ GROWTH_FLOOR_MIB = 1024.0
 GROWTH_SPAN_S = 100.0
 GROWTH_SAMPLES = 6
 CLIMBING_SHARE = 0.8
+SLOWING, SETTLING_MARGIN = 0.95, 1.3
 HORIZON_S = 24 * 3600.0
 
 
@@ -107,13 +109,21 @@ def growth(
         return None  # it came back once, or slows down to a level
     if rise < _swing(used, most or used) or rise < max(GROWTH_SHARE * (total_mib or 0.0), GROWTH_FLOOR_MIB):
         return None
-    if not _climbs(used):
+    if not _climbs(used) or used[-1] + SETTLING_MARGIN * _still_to_come(rises, len(used)) < (total_mib or 0.0):
         return None
     span = times[-1] - times[0]
     full_in_s = (total_mib - used[-1]) / (rise / (0.75 * span)) if total_mib else None
     if full_in_s is not None and full_in_s > HORIZON_S:
         return None
     return Growth(used[0], used[-1], span, full_in_s)
+
+
+def _still_to_come(rises: Sequence[float], number: int) -> float:
+    """How far a rise that slows down goes on, as an allocator's that has met most sizes; endless where it does not."""
+    begins = [round(part * number / 4) for part in range(4)]
+    first, last = rises[0] / (begins[1] - begins[0]), rises[-1] / (begins[3] - begins[2])
+    ratio = math.sqrt(last / first)
+    return last * number / 4 * ratio / (1.0 - ratio) if ratio < SLOWING else math.inf
 
 
 def _climbs(used: Sequence[float]) -> bool:

@@ -220,7 +220,8 @@ def _hit(state: State, row: rows.Row, rule: rules.Rule) -> Hit | None:
 
 
 def _sample(state: State, sample: Sample) -> None:
-    state.gpus.observe(sample, in_train=state.progress.phase in TRAINING)
+    progress = state.progress
+    state.gpus.observe(sample, in_train=progress.phase in TRAINING, rows=progress.num_rows)
     if state.progress.num_rows and state.progress.phase == "train":
         state.gpus.settle()
     elif degraded.runs(state) and not state.progress.has_output:

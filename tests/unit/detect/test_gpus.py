@@ -146,6 +146,19 @@ def test_a_spin_of_an_unknown_board_is_known_by_its_own_power() -> None:
     assert watch.pair == ("hung", "nccl_hang")
 
 
+def test_a_small_model_that_pauses_at_its_usual_power_does_not_spin() -> None:
+    watch = Watching()
+    small = gpu(util=100.0, used=8000.0, power=157.0)
+    stepping(watch, 30, small)
+    for _ in range(80):
+        watch.sample(small)
+        assert watch.verdict.verdict == "healthy"
+    stepping(watch, 30, small, first=31)
+    for _ in range(24):
+        watch.sample(replace(small, power_w=60.0))
+    assert watch.pair == ("hung", "nccl_hang")
+
+
 def test_waiting_for_data_is_told_from_the_rows_own_columns() -> None:
     watch = Watching()
     for step in range(1, 20):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
 
 import pytest
 
@@ -58,6 +60,20 @@ def test_growth(series: list[float]) -> None:
 @pytest.mark.parametrize("series", [FLAT, EVAL, SAW, WARMUP, SPIKE, RESET, LEAK[:6]])
 def test_what_is_no_growth(series: list[float]) -> None:
     assert memory.growth(times(len(series), 15), series, TOTAL) is None
+
+
+def test_growth_that_will_settle_below_the_size_of_the_gpu_is_none() -> None:
+    cache = [50000.0 + 20000.0 * (1.0 - math.exp(-step / 20)) for step in range(60)]
+    seen = [memory.growth(times(n, 15), cache[:n], TOTAL) for n in range(12, 61)]
+    assert not any(seen)
+    ahead = [50000.0 + 60000.0 * (1.0 - math.exp(-step / 20)) for step in range(14)]
+    assert memory.growth(times(14, 15), ahead, TOTAL) is not None
+
+
+def test_floors_of_swinging_memory_that_rise_by_chance_are_no_growth() -> None:
+    source = random.Random(5)
+    runs = [[source.uniform(30000.0, 60000.0) for _ in range(14)] for _ in range(400)]
+    assert not any(memory.growth(times(14, 10), run, TOTAL) for run in runs)
 
 
 def test_growth_that_fills_nothing_within_a_day_is_none() -> None:
