@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import getpass
 import os
@@ -50,9 +51,6 @@ Host box
 """
 
 
-_kept: list[socket.socket] = []  # to the end of the process
-
-
 def free_port() -> int:
     """A port that nobody listens on, and that nobody gets who asks for any: a server that names it may have it.
 
@@ -61,7 +59,7 @@ def free_port() -> int:
     keeper = socket.socket()
     keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, which may then share it
     keeper.bind(("127.0.0.1", 0))
-    _kept.append(keeper)
+    atexit.register(keeper.close)  # which holds it until then
     return int(keeper.getsockname()[1])
 
 
