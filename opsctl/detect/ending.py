@@ -166,7 +166,7 @@ def _stopped(state: State, end: End) -> Opinion | None:
         return None if graver else Opinion(verdict, cause, 0.9, _status(end))
     if stop is None or (root is not None and root.rank_weight > SURE_WEIGHT and root.start < stop.start):
         return None
-    if stop.name == "step_cancelled" and state.words.failed_before(stop):
+    if stop.name == "step_cancelled" and any(hit.start < stop.start for hit in state.words.failures(stop.rows)):
         return None  # srun ends the whole step when one of its tasks fails
     verdict = "crashed" if stop.cause == "sighup" else "stopped"
     return Opinion(verdict, stop.cause, 0.9, (stop.text, *_status(end)), stop.advice)

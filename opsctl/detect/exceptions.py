@@ -14,7 +14,7 @@ from opsctl.detect.rows import LOGGED, Row
 MAX_OPEN = 64  # ranks
 MAX_FOREIGN_ROWS = 40
 MAX_FRAMES = 24
-FRAME_INDENT = 2
+FRAME_INDENT = "  "
 
 _HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r"File \"?([^\",]+)\"?, line (\d+)|^(/\S+\.py):(\d+) in ")
@@ -68,7 +68,7 @@ class _Open:
     frames: list[str] = field(default_factory=list)
     foreign: int = 0
     prefix: str = ""  # what stands before the header, and perhaps with other digits before each row
-    margin: str = ""  # blanks in front of every row, as in a report that holds the traceback
+    margin: str = ""  # the same of the first frame: a report that holds a traceback indents it
 
 
 @dataclass
@@ -112,8 +112,8 @@ class Exceptions:
         """Whether the row still belongs to the traceback's frames; notes the frame it names."""
         frame = None if _NAMED.match(text) else _FRAME.search(text)  # a message may name a file and line, too
         if frame:
-            if not begun.frames and text[:1] == " ":
-                begun.margin = " " * max(len(text) - len(text.lstrip(" ")) - FRAME_INDENT, 0)
+            if not begun.frames and text[: frame.start()].endswith(FRAME_INDENT):
+                begun.margin = text[: frame.start()].removesuffix(FRAME_INDENT)
             begun.frames = [
                 *begun.frames[-MAX_FRAMES:],
                 f"{frame.group(1) or frame.group(3)}:{frame.group(2) or frame.group(4)}",
@@ -161,9 +161,10 @@ def _opened(row: Row, before: str) -> _Open:
 
 def _bare(begun: _Open, text: str) -> str:
     """`text` without what stands before each row of its traceback."""
-    if begun.prefix and shape_key(text[: len(begun.prefix)]) == shape_key(begun.prefix):
-        return text[len(begun.prefix) :]
-    return text.removeprefix(begun.margin)
+    for before in (begun.prefix, begun.margin):
+        if before and shape_key(text[: len(before)]) == shape_key(before):
+            return text[len(before) :]
+    return text
 
 
 def _where(frames: list[str]) -> str:

@@ -14,6 +14,7 @@ from opsctl.records.events import Line
 MAX_ROW_BYTES = 32 * 1024
 MAX_JOINED_ROWS = 200
 ALIKE = 8  # characters
+MAX_BLANKS = 8  # at a cut
 
 _END = re.compile(rb"\r+\n|\n|\r+|\x08+")
 _ESCAPE = re.compile(
@@ -188,9 +189,16 @@ def _glue(state: LineState, row: Line) -> str | None:
         return None
     if spare <= 0 or (spare == 1 and display_width(row.text[0]) == 2):
         return ""
+    if spare <= MAX_BLANKS and _is_open_object(state):
+        return " " * spare
     if spare != 1 or _FRESH.match(row.text) or _BAR_END.search(state.held[-1]):
         return None
     return " "  # the blank at the cut is gone
+
+
+def _is_open_object(state: LineState) -> bool:
+    """Whether the held row is of JSON and has not ended: nothing else can follow."""
+    return state.held[0].startswith('{"') and not state.held[-1].endswith("}")
 
 
 def _is_new(held: str, text: str) -> bool:

@@ -13,13 +13,15 @@ from opsctl.records.events import Line
 
 _BOX = "\u2502\u2503\u256d\u2570"  # the left edge of a rich box: bars and corners
 _BOX_EDGE = _BOX + "\u256e\u256f\u2500 "
-_HEADS = frozenset("[(0123456789IWEVFCDr" + _BOX)
+_HEADS = frozenset("[(0123456789IWEVFCDrJMASON" + _BOX)
 _PREFIX = re.compile(
     r"\s{0,8}(?:\[?(?:default|rank[: ]?\s?)(?P<a>\d{1,6})\]?:\s?"  # torchrun --tee, torch >= 2.5
     r"|\[\d+,(?P<b>\d{1,6})\]\s?<std(?:out|err)>:\s?"  # mpirun --tag-output
     r"|(?P<c>\d{1,4}): (?=\s{0,8}\S)"  # srun --label
     r"|\((?:[\w.]{1,60} )?pid=\d+(?:, ip=[\d.]+)?\)\s?"  # ray
     r"|[\w.]{1,40}(?:-[\w.]{1,40}){0,5}-(?P<d>\d{1,6})\s{1,20}\| "  # docker compose
+    r"|\[pod/[^\]]{1,200}\] "  # kubectl logs --prefix
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,60} [\w./-]{1,40}(?:\[\d+\])?: "  # journalctl
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
     r")"  # the last: kubernetes, ts
 )
@@ -36,6 +38,7 @@ _QUOTED = re.compile(r'Traceback \(most recent call last\):(?:[^"\\]|\\.)*')
 _RANK_IN_HEAD = re.compile(r"\[?(?:PG ID \d{1,6} PG GUID \S{1,40} )?Rank (\d{1,6})\]")
 _BAR_TAIL = re.compile(r"\d+/\d+ \[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\](?=\S)|\.\.\.(?=Traceback \()")
 _LEVELS = {"WARN": "W", "FATAL": "C"}
+MAX_HEAD = 160  # characters that launchers may put before a row of JSON
 LOGGED = frozenset("WIVD")  # levels at which a logger reports what was caught
 
 
@@ -64,7 +67,7 @@ def rows(line: Line) -> tuple[Row, ...]:
     3
     """
     text = line.text
-    if text[:1] == "{" and "(most recent call last):\\n" in text:
+    if "(most recent call last):\\n" in text and '{"' in text[:MAX_HEAD]:
         return _unquoted(line)
     glued = _BAR_TAIL.search(text) if "/" in text and "[" in text else None
     if glued is None or glued.end() == len(text):
@@ -111,5 +114,5 @@ def _stripped(line: Line, text: str) -> Row:
 
 
 def _level(text: str) -> str:
-    match = _JSON_LEVEL.search(text) if text[:1] == "{" else _LEVEL.search(text, 0, 64)
+    match = _JSON_LEVEL.search(text) if '{"' in text[:MAX_HEAD] else _LEVEL.search(text, 0, 64)
     return _LEVELS.get(match.group(1), match.group(1)[0].upper()) if match else ""

@@ -127,9 +127,9 @@ class Words:
 
     def root_row(self, text: str) -> None:
         """Note where torch's elastic summary begins to name the first failure."""
-        if text.startswith("Root Cause"):
+        if "Root Cause (" in text:
             self.in_root_cause = True
-        elif text.startswith(("=====", "-----")):
+        elif text.endswith(("=====", "-----")):
             self.in_root_cause = False
 
     def _count(self, hit: Hit) -> None:
@@ -175,13 +175,10 @@ class Words:
         newest = max((hit.rows for hit in near), default=0)
         return next((hit for hit in near if hit.rows == newest), None)
 
-    def failed_before(self, stop: Hit) -> bool:
-        """Whether a failure was told before the words about a stop, and no step between them."""
-        return any(
-            hit.role in ("fatal", "echo") and hit.is_firm and not hit.is_mention
-            for hit in self.hits
-            if hit.rows == stop.rows and hit.start < stop.start
-        )
+    def failures(self, rows: int) -> list[Hit]:
+        """The failures since the last step that are no words in passing, and that nobody says were caught."""
+        newest = [hit for hit in self.hits if hit.rows == rows and hit.role in ("fatal", "echo")]
+        return [hit for hit in newest if hit.is_firm and not hit.is_mention]
 
     def _gravest(self, roles: tuple[str, ...], rows: int, within: int) -> Hit | None:
         near = [hit for hit in self.hits if hit.role in roles and hit.rows >= rows - within]

@@ -129,8 +129,8 @@ class _Reading:
         """Where nobody said whether the process lives: take it for ended if the log ends as a process does."""
         state, _ = watcher.observe(copy.deepcopy(self._state), End(now))
         verdict = watcher.judge(state)
-        root = state.words.root(state.progress.num_rows, within=0)
-        has_reason = verdict.verdict != "crashed" or (root is not None and root.is_firm and not root.is_mention)
+        words, rows = state.words, state.progress.num_rows
+        has_reason = verdict.verdict != "crashed" or bool(words.failures(rows) or words.stop(rows, within=0))
         if verdict.verdict in ENDINGS and verdict.cause != "cause_unknown" and has_reason:
             self._state, self._doubt = state, _UNTOLD + "the log reads as one of a process that ended"
             self._look(Decided("now"))

@@ -43,6 +43,8 @@ WRAPPINGS: dict[str, Callable[[str], str]] = {
     "colours": _each("\x1b[36m{}\x1b[0m"),
     "kubernetes": _each("2026-11-02T10:00:00.123456789Z stdout F {}"),
     "times": _each("[2026-11-02 10:00:00] {}"),
+    "kubectl": _each("[pod/train-0/main] {}"),
+    "journal": _each("Nov  2 10:00:00 gpu-n1 python[812]: {}"),
 }
 
 
