@@ -54,15 +54,20 @@ class Pace:
         return self.usual_s if _is_fading(newest) else sum(sorted(newest)[:-1]) / (len(newest) - 1)
 
     def slowdown(self, typical_s: float | None) -> float | None:
-        """The present pace over the best known; `typical_s` is what somebody told; None = unknown."""
+        """The present pace over the best known, if that is no chance; `typical_s` is what somebody told."""
+        ratio = self.ratio(typical_s)
+        is_sure = ratio is None or typical_s or self._is_clearly_slower()
+        return ratio if is_sure else min(ratio or 1.0, 1.0)
+
+    def ratio(self, typical_s: float | None = None) -> float | None:
+        """The present pace over the best known; None = unknown."""
         if not self.times:
             return None  # what is usual for a run says nothing about how it should be
         should = [pace for pace in (typical_s, self.best_s, self._first_s()) if pace]
         present = self.present_s() or typical_s
         if not should or not present:
             return None
-        ratio = present / min(should)
-        return ratio if typical_s or self._is_clearly_slower() else min(ratio, 1.0)
+        return present / min(should)
 
     def _first_s(self) -> float | None:
         times = list(self.times)

@@ -24,6 +24,7 @@ CHATTER_FACTOR, CHATTER_FLOOR_S = 30.0, 600.0  # steps are absent, yet the log g
 PHASE_FLOOR_S = {"eval": 600.0, "checkpoint": 600.0, "prepare": 1800.0, "compile": 1800.0, "starting": 1800.0}
 DUE_EVERY = 8  # rows: sorting for each one would cost too much
 AT_SPEED = 1.2
+SEEN_SHARE = 0.8
 USUAL_ROWS, ONCE_FACTOR = 5, 4.0
 OTHER_FLOOR_S = 600.0
 TRAINING = frozenset({"", "train"})  # every other phase has no steps
@@ -65,7 +66,7 @@ class Progress:
     has_metrics: bool = False
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=200))
     pace: Pace = field(default_factory=Pace)  # seconds a step
-    token_pace: Pace = field(default_factory=Pace)  # seconds a token, where rows tell these and no step times
+    token_pace: Pace = field(default_factory=Pace)  # seconds a token
     data_times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
     paced_step: int | None = None
     bars: Bars = field(default_factory=Bars)
@@ -150,7 +151,7 @@ class Progress:
         step_s = row.step_s if row.step_s is not None else self._derived(interval, steps, in_train)
         if step_s is not None and step_s > 0:
             self.pace.observe(step_s, self.num_rows)
-        if row.step_s is None and row.tokens_per_s:
+        if row.tokens_per_s:
             self.token_pace.observe(1.0 / row.tokens_per_s, self.num_rows)
         if row.data_s is not None and row.step_s:
             self.data_times.append(min(row.data_s, row.step_s))
@@ -246,13 +247,17 @@ class Progress:
     def slowdown(self) -> float | None:
         """How many times slower than it should be the run is: than a good run, or its own best; None = unknown.
 
-        Where rows tell tokens a second and no step times, the tokens must be slow too: longer rows take longer.
+        Where rows tell tokens a second, the tokens must be slow too: steps over longer rows take longer.
         """
         against_good_run = self._against_good_run()
         if against_good_run is not None:
             return against_good_run
-        ratios = (self.pace.slowdown(self.context.typical_step_s), self.token_pace.slowdown(None))
-        return min((ratio for ratio in ratios if ratio is not None), default=None)
+        ratio, own = self.pace.slowdown(self.context.typical_step_s), self.pace.ratio()
+        if ratio is None:
+            return self.token_pace.slowdown(None)
+        tokens = self.token_pace.ratio()
+        was_seen = own is not None and own >= SEEN_SHARE * ratio  # else all rows are slow, and tokens tell nothing
+        return min(ratio, tokens) if was_seen and tokens is not None else ratio
 
     def slow_text(self, at_least: float) -> str:
         """The pace in words, if a step takes so many times as long as it should; else ""."""

@@ -51,7 +51,8 @@ _TOKENS_AFTER = re.compile(
     r"tok(?:ens?)?\s{0,12}/\s{0,12}s(?!\w*['\"]?\s{0,12}[:=])"
 )
 _TOKENS_BEFORE = re.compile(
-    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s(?:ec)?)['\"]?\s{0,12}[:=]\s{0,12}(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
+    r"(?:\btps|\bwps|tokens?(?:_per_|/)s(?:ec(?:ond)?)?|tok/s(?:ec)?)['\"]?"
+    r"\s{0,12}[:= ]\s{0,12}(?P<v>\d[\d,]*\.?\d*)\s?(?P<unit>[kmg]?)\b"
 )
 _DATA = re.compile(
     r"\bdata(?:[_ ]?(?:time|load\w*))?['\"]?\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.\d+|\d+(?=\s?ms))\s?(?P<unit>ms)?"
