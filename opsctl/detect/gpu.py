@@ -13,6 +13,7 @@ SPIN_SAMPLES = 3
 SPIN_UTILIZATION_PCT = 98.0
 SPIN_POWER_SHARE = 0.45  # of what this GPU drew when it worked
 SPIN_LIMIT_SHARE = 0.35  # of its power limit, where it was never seen working
+WORK_SAMPLES = 5  # that make sure what steps take
 IDLE_UTILIZATION_PCT = 10.0
 HOT_C, COOL_CLOCK_SHARE = 83.0, 0.75
 THERMAL_BITS = 0x20 | 0x40
@@ -62,7 +63,8 @@ class Gpu:
         default_factory=lambda: deque(maxlen=240)
     )  # MiB of each span: least, most
     peak_w: float = 0.0
-    work_w: float = 0.0  # the most it drew while steps came
+    work_w: float = 0.0  # the most it drew while steps came, and in how many samples that was seen
+    num_at_work: int = 0
     peak_clock: float = 0.0
     was_flat: bool = False
     missing: int = 0
@@ -78,7 +80,8 @@ class Gpu:
         self.newest_window = None
         self.points.append(_point(sample, time, in_train))
         self.peak_w = max(self.peak_w, sample.power_w or 0.0)
-        self.work_w = max(self.work_w, sample.power_w or 0.0) if steps_come else self.work_w
+        if steps_come and sample.power_w:
+            self.work_w, self.num_at_work = max(self.work_w, sample.power_w), self.num_at_work + 1
         self.peak_clock = max(self.peak_clock, sample.clock_mhz or 0.0)
         if sample.used_mib is not None and in_train:
             self._thin(sample.used_mib, time)
@@ -157,7 +160,7 @@ class Gpu:
         return bool(self.points) and (self.points[-1].power or 0.0) <= SPIN_POWER_SHARE * self.peak_w
 
     def _is_weak(self, power_w: float) -> bool:
-        if self.work_w:
+        if self.num_at_work >= WORK_SAMPLES:
             return power_w <= SPIN_POWER_SHARE * self.work_w  # a small model never draws much
         board = self.limit_w or board_w(self.name)
         if board is not None and power_w <= SPIN_LIMIT_SHARE * board:
