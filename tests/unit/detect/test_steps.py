@@ -41,6 +41,17 @@ from opsctl.detect.steps import StepRow, parse, shape_of
         ("Loading checkpoint shards:  50%|█████     | 2/4 [00:04<00:04,  2.1s/it]",
          StepRow("prepare", 2, 4, None, None, 2.1)),
         ("step 7 | loss 2.4 | rss 210.5 GiB", StepRow("train", 7, None, 2.4, host_memory=210.5)),
+        ("Iter(train) [ 2050/160000]  lr: 5.9e-05  eta: 1 day, 2:01:11  time: 0.4412  data_time: 0.0071  loss: 1.21",
+         StepRow("train", 2050, 160000, 1.21, None, 0.4412, None, 0.0071)),
+        ("| epoch   3 |   200/ 2983 batches | lr 5.00 | ms/batch 30.12 | loss  5.41 | ppl   223.12",
+         StepRow("train", 200, 2983, 5.41, None, 0.03012, is_epoch=True)),
+        ("I1129 10:05:00.1 140213 logging_writer.py:48] [1200] learning_rate=0.0003, loss=3.1, steps_per_sec=10.0",
+         StepRow("train", 1200, None, 3.1, None, 0.1)),
+        ("Training epoch 0, iteration 120/9999 | global_step: 120 | reduced_train_loss: 2.41",
+         StepRow("train", 120, 9999, 2.41, is_epoch=True)),
+        ("[Rank 0] step=20, skipped=5, lr=[1e-05], mom=[(0.9, 0.999)]", StepRow("train", 20)),
+        ("update 120 | actor/loss 0.012 | critic/loss 1.2", StepRow("train", 120)),
+        ("step:1K smpl:8K loss:0.412", StepRow("train", None, None, 0.412)),
     ],
 )  # fmt: skip
 def test_rows_of_trainers(text: str, expected: StepRow) -> None:
