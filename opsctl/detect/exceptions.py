@@ -14,11 +14,14 @@ from opsctl.detect.rows import LOGGED, Row
 MAX_OPEN = 64  # ranks
 MAX_FOREIGN_ROWS = 40
 MAX_FRAMES = 24
+HEAD_BYTES = 1000
 FRAME_INDENT = "  "
 
 _HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r"File \"?([^\",]+)\"?, line (\d+)|^(/\S+\.py):(\d+) in ")
+_CUT_FRAME = re.compile(r"File \"[^\"]+\", line \d+, in \S")
 _NAMED = re.compile(r"^(?:\s{1,12}\| +)?((?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*|\w*(?:error|timeout)))(?::\s?(.*))?$")
+_DOTTED = re.compile(r"((?:[a-z_]\w*\.)+_?[A-Z]\w*)(?::\s(.*))?$")
 _BARE = re.compile(
     r"(?:^|\s\| +)((?:[A-Za-z_]\w*\.)*"
     r"_?[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit))(?::\s(.*))?$"
@@ -56,6 +59,11 @@ class Trace:
     is_chained: bool = False  # raised while, or because, an earlier one was handled
     is_inner: bool = False
 
+    @property
+    def text(self) -> str:
+        """Its last row, without what stood before it."""
+        return f"{self.kind}: {self.message}".rstrip(": ")
+
 
 @dataclass
 class _Open:
@@ -65,6 +73,7 @@ class _Open:
     is_ignored: bool = False
     is_chained: bool = False
     is_inner: bool = False
+    is_cut: bool = False  # its header is out of view
     frames: list[str] = field(default_factory=list)
     foreign: int = 0
     prefix: str = ""  # what stands before the header, and perhaps with other digits before each row
@@ -83,7 +92,7 @@ class Exceptions:
         if _HEADER in text:
             self._begin(row, before)
             return None
-        begun = self.open.get(row.rank)
+        begun = self.open.get(row.rank) or self._begun_before(row)
         if begun is None:
             return self._outside(row, before)
         text = _bare(begun, text)
@@ -100,6 +109,12 @@ class Exceptions:
         if len(self.open) >= MAX_OPEN:
             self.open.clear()
         self.open[row.rank] = _opened(row, before)
+
+    def _begun_before(self, row: Row) -> _Open | None:
+        """The traceback of a frame at the very begin of what is in view."""
+        if row.start >= HEAD_BYTES or not _CUT_FRAME.search(row.text):
+            return None
+        return self.open.setdefault(row.rank, _Open(row.start, is_cut=True))
 
     def _outside(self, row: Row, before: str) -> Trace | None:
         """An exception whose traceback was cut off, or was never printed."""
@@ -122,7 +137,8 @@ class Exceptions:
         return text[:1] in " \t" and not re.match(r"\s{1,12}\| +[\w.]+(?:Error|Exception|Group)\b", text)
 
     def _end(self, row: Row, begun: _Open) -> Trace | None:
-        named = None if row.is_boxed else _NAMED.match(row.text) or _BARE.search(row.text)
+        known = _DOTTED if begun.is_cut else _NAMED
+        named = None if row.is_boxed else known.match(row.text) or _BARE.search(row.text)
         if named:
             del self.open[row.rank]
             return self._trace(row, named, begun)

@@ -27,7 +27,7 @@ def of_hit(state: State, hit: Hit, trace: Trace | None) -> list[Finding]:
     """What words in the log, or the exception they belong to, say."""
     if hit.role in SILENT_ROLES or not _tell(state, f"word {hit.name} {hit.cause}"):
         return []
-    told = (hit.text,) if trace is None else (f"{trace.kind}: {trace.message}".rstrip(": "),)
+    told = (hit.text,) if trace is None else (trace.text,)
     times = state.told[f"word {hit.name} {hit.cause}"]
     summary = rules.meaning(hit.cause) + (f" (seen {times} times)" if times > 1 else "")
     return [

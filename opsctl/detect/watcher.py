@@ -27,7 +27,7 @@ CLOCK_SPREAD_S = 5.0
 MAX_LOOKED = 2000  # characters
 LAST_ROWS = 20
 UNSEEN_FLAT_S, UNSEEN_FLAT_SAMPLES = 20.0, 6  # without output nobody knows whether steps come yet
-_MARKS = ("Traceback", "Error", "Exception", "Root Cause", "Interrupt", "====", "----")
+_MARKS = ("Traceback", '  File "', "Error", "Exception", "Root Cause", "Interrupt", "====", "----")
 _PHASES = {
     "eval_begins": "eval",
     "checkpoint_begins": "checkpoint",
@@ -194,7 +194,7 @@ def _row(state: State, row: rows.Row) -> list[Finding]:
     trace = state.exceptions.observe(row, state.last_rows[-1] if state.last_rows else "")
     hit = None
     if not is_source or trace is not None:
-        rule = rules.match(row.text)
+        rule = rules.match(row.text) or (rules.match(trace.text) if trace is not None else None)
         hit = _hit(state, row, rule) if rule is not None else None
     if trace is not None and (hit is None or hit.role in ("fatal", "echo")):
         hit = state.words.raised(trace, hit, progress.num_rows, progress.steps_done)

@@ -111,7 +111,7 @@ class Words:
         if outer is not None:
             return self._keep(replace(outer, where=trace.where), replaces=outer)
         cause, weight = _unknown_exception(trace)
-        text = shortened(f"{trace.kind}: {trace.message}".rstrip(": "))
+        text = shortened(trace.text)
         hit = Hit(
             "exception", "fatal", cause, weight, "fatal", advice(cause), trace.time, rows, steps, text, trace.start,
             trace.end, trace.rank, trace.where, trace.thread, trace.is_logged or _is_outside(trace), True,
