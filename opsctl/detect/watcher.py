@@ -33,6 +33,7 @@ _PHASES = {
     "checkpoint_begins": "checkpoint",
     "compile_begins": "compile",
     "prepare_begins": "prepare",
+    "reload_begins": "reload",
 }
 
 

@@ -282,3 +282,30 @@ def test_silence_before_the_pace_is_known_is_long(num_steps: int, limit_s: float
     assert watch.pair == ("healthy", "ok")
     watch.ticks(20, every_s=5)
     assert watch.pair[0] == "hung"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "***** Running Prediction *****",
+        "INFO generating 64 samples",
+        "computing FID over 10000 images",
+        "Running the test set",
+        "Saving current state to out/checkpoint-500",
+        "Gathering full state dict on rank 0",
+        "Uploading checkpoint to s3://bucket/x",
+        "[1/3] nvcc -c fused.cu",
+        "recompiling for sequence length 8192",
+        "epoch 3: shuffling data",
+        "Fast-forwarding the data to step 5000",
+    ],
+)
+def test_what_a_job_says_it_does_explains_some_minutes_of_silence(row: str) -> None:
+    watch = Watching()
+    watch.steps(30)
+    watch.line(row)
+    watch.ticks(300, every_s=20)
+    assert watch.pair == ("healthy", "ok")
+    watch.steps(5, first=31)
+    watch.ticks(100, every_s=20)
+    assert watch.pair == ("hung", "cause_unknown")
