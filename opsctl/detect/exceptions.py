@@ -24,7 +24,7 @@ _NAMED = re.compile(r"^(?:\s{1,12}\| +)?((?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*|\w*(?:
 _DOTTED = re.compile(r"((?:[a-z_]\w*\.)+_?[A-Z]\w*)(?::\s(.*))?$")
 _BARE = re.compile(
     r"(?:^|\s\| +)((?:[A-Za-z_]\w*\.)*"
-    r"_?[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit))(?::\s(.*))?$"
+    r"_?[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported|OutOfResources|LimitHit|Exit|Iteration))(?::\s(.*))?$"
 )
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _THREAD = re.compile(r"Exception in thread (\S+)")

@@ -6,6 +6,7 @@ traceback that stands as one text in a row of JSON.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 
@@ -66,24 +67,32 @@ def rows(line: Line) -> tuple[Row, ...]:
     >>> rows(Line(0.0, "[rank3]: KeyError: 'x'"))[0].rank
     3
     """
-    text = line.text
+    text = _of_container(line.text) if line.text.startswith('{"log":"') else line.text
     if "(most recent call last):\\n" in text and '{"' in text[:MAX_HEAD]:
-        return _unquoted(line)
+        return _unquoted(line, text)
     glued = _BAR_TAIL.search(text) if "/" in text and "[" in text else None
     if glued is None or glued.end() == len(text):
         return (_row(line, text),)
     return (_row(line, text[: glued.end()]), _row(line, text[glued.end() :]))
 
 
-def _unquoted(line: Line) -> tuple[Row, ...]:
+def _of_container(text: str) -> str:
+    """What a container printed, of a row of its engine's own log; the row itself where it is cut."""
+    try:
+        return str(json.loads(text)["log"]).rstrip("\r\n")
+    except (ValueError, KeyError):
+        return text
+
+
+def _unquoted(line: Line, text: str) -> tuple[Row, ...]:
     """The row without the traceback in it, and the rows of that: of the row's level, for a logger wrote it."""
-    found = _QUOTED.search(line.text)
+    found = _QUOTED.search(text)
     if found is None:
-        return (_row(line, line.text),)
-    rest = _row(line, line.text[: found.start()] + line.text[found.end() :])
+        return (_row(line, text),)
+    rest = _row(line, text[: found.start()] + text[found.end() :])
     told = found.group().replace('\\"', '"').replace("\\n", "\n").rstrip().split("\n")
     level = "W" if rest.level == "E" else rest.level  # what is logged may have been caught
-    return (rest, *(replace(rest, text=text, level=level) for text in told))
+    return (rest, *(replace(rest, text=row, level=level) for row in told))
 
 
 def _row(line: Line, text: str) -> Row:
@@ -104,6 +113,8 @@ def _stripped(line: Line, text: str) -> Row:
     head = _TORCH_HEAD.match(text)
     if head:
         level, origin = head["level"] or head["level2"], head["file"] or head["file2"]
+        if level == "E" and origin.startswith("torch/_inductor/"):
+            level = "W"  # one choice of many that fails is ignored; what ends the run is raised
         text = text[head.end() :]
         tags = _TORCH_TAGS.match(text)
         text = text[tags.end() :] if tags else text
