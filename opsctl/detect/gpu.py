@@ -159,10 +159,15 @@ class Gpu:
         """Whether it was ever seen to draw much more power than now."""
         return bool(self.points) and (self.points[-1].power or 0.0) <= SPIN_POWER_SHARE * self.peak_w
 
+    @property
+    def board_w(self) -> float | None:
+        """The power it may draw, by its driver or its name; None where neither tells."""
+        return self.limit_w or board_w(self.name)
+
     def _is_weak(self, power_w: float) -> bool:
         if self.num_at_work >= WORK_SAMPLES:
             return power_w <= SPIN_POWER_SHARE * self.work_w  # a small model never draws much
-        board = self.limit_w or board_w(self.name)
+        board = self.board_w
         if board is not None and power_w <= SPIN_LIMIT_SHARE * board:
             return True
         return self.peak_w > 0 and power_w <= SPIN_POWER_SHARE * self.peak_w

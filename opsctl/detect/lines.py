@@ -29,7 +29,7 @@ _BOX_LEFT = "\u2502\u2503\u256d\u2570\u250f\u2517"
 _BOX_RIGHT = "\u2502\u2503\u256e\u256f\u2513\u251b"
 _BAR_END = re.compile(r"(?:it/s|s/it)[^\]]*\]$")
 _FRESH = re.compile(
-    r"\s|[\[(<{|#*=+~-]|\d{4}-\d\d-\d\d|\d\d:\d\d|[A-Z]\d{4} |[\w.]{1,80}(?:Error|Exception)\b"
+    r"\s|[\[<{|#*=+~-]|\((?!m?s\))|\d{4}-\d\d-\d\d|\d\d:\d\d|[A-Z]\d{4} |[\w.]{1,80}(?:Error|Exception)\b"
     r"|Traceback|File |Killed|Terminated|Segm|Abort|Bus error"
     r"|(?:[Ss]tep|[Ee]poch|[Ii]ter\w*|[Ll]oss|eval\w*|INFO|WARN\w*|ERROR|DEBUG|train\w*)\b|[\w-]{1,64}:\d{1,9}:\d{1,9} "
 )

@@ -43,7 +43,8 @@ _STEP_S = re.compile(
 _PER_ITERATION = re.compile(r"(?:time per iteration \(|\b)(?P<unit>ms)(?:\):|/batch)\s{0,12}(?P<v>\d+\.?\d*)")
 _PER_SECOND = re.compile(r"\b(?:steps|it|iters?)(?:_per_|/)sec(?:ond)?[ :=]\s{0,12}(?P<v>\d+\.?\d*)")
 _TIME = re.compile(
-    r"(?:^|[^\w.])(?:(?:(?:step|iter|batch)[_ ]?)?time|dt|(?:step|iter|batch)(?= \d{1,9}\.\d{1,9} ?m?s\b))['\"]?"
+    r"(?:^|[^\w.])(?:(?:(?:step|iter|batch)[_ ]?)?time|dt|train_step_timing in s"
+    r"|(?:step|iter|batch)(?= \d{1,9}\.\d{1,9} ?m?s\b))['\"]?"
     r"\s{0,12}[:=]?\s{0,12}(?P<v>\d+\.?\d*)\s?(?P<unit>ms|s)?(?![\w.])"
 )
 _TOKENS_AFTER = re.compile(
@@ -214,7 +215,7 @@ def _bar(bar: re.Match[str], low: str) -> Shape:
     description = low[: bar.start()].rpartition("|")[2] or low[: bar.start()]
     kind = "eval" if _EVAL.search(description) else "train"
     start, end = bar.span("post")
-    loss = _loss(low, start, end) if "loss" in bar["post"] else None
+    loss = _loss(low, start, end) or _loss(low, 0, bar.start()) if "loss" in low else None
     if kind == "train" and loss is None and _PREPARE.search(description):
         kind = "prepare"
     grad_norm = _place(_GRAD.search(low, start, end))

@@ -172,8 +172,13 @@ def was_compiling(state: State, silence: Silence) -> bool:
 def _works(state: State) -> bool:
     """GPUs that draw the power of real work: the log is quiet, the job is not."""
     busy = [gpu for gpu in state.gpus.gpus.values() if not gpu.is_idle() and not gpu.is_spinning(1)]
+    last_step = state.progress.last_step
     powered = [
-        gpu for gpu in busy if gpu.points[-1].power is not None and gpu.points[-1].power > WORK_POWER_SHARE * gpu.peak_w
+        gpu
+        for gpu in busy
+        if gpu.points[-1].power is not None
+        and gpu.points[-1].power > WORK_POWER_SHARE * gpu.peak_w
+        and (gpu.board_w is not None or gpu.points[0].time <= last_step)  # else nobody knows what work draws
     ]
     return bool(powered) and len(powered) == len(state.gpus.gpus)
 
