@@ -18,6 +18,8 @@ DEFAULT_WEIGHT = 50
 _TRANSLATED = re.compile(r"\{([A-Z][A-Za-z ]+)\}")
 # before a shell's word on how a job ended: script, line and pid, as `run.sh: line 9:  8123 `, or a number, as `[1]+ `
 _SHELL = r"^(?:\S+[:\uff1a].{0,12}?\d+.{0,4}?[:\uff1a]?\s{1,12}\d+ )?(?:\[\d+\][+-]?\s{1,12})?"
+# before words that a message may also name as one of several reasons: none of these stands in the row
+_SURE = r"^(?!.*\b(?:could|may|might|potential|possibl[ey])\b).*?"
 _WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -29,7 +31,8 @@ class Rule:
     from outside, eager and slow are compile discipline lost, skip and wait matter when they do not end.
     `needs`: lower-case texts of which a matching row holds at least one; the longest Latin word in each is a whole
     word of that row. `weight` ranks root causes. In the data, `{Killed}` in a pattern stands for what the C library
-    says for that in any language, and each of these is a need; `{shell}` for what a shell puts before it.
+    says for that in any language, and each of these is a need; `{shell}` for what a shell puts before it, `{sure}`
+    for the begin of a row that does not guess.
     """
 
     name: str
@@ -134,7 +137,7 @@ def match(text: str) -> Rule | None:
 def _rule(raw: dict[str, Any], said: dict[str, list[str]]) -> Rule:
     needs = [*raw["needs"], *(text.lower() for name in _TRANSLATED.findall(raw["pattern"]) for text in said[name])]
     pattern = _TRANSLATED.sub(lambda found: "|".join(map(re.escape, said[found.group(1)])), raw["pattern"])
-    pattern = pattern.replace("{shell}", _SHELL)
+    pattern = pattern.replace("{shell}", _SHELL).replace("{sure}", _SURE)
     told = raw.get("advice") or advice(raw["cause"])
     return Rule(**{**raw, "needs": tuple(dict.fromkeys(needs)), "pattern": pattern, "advice": told})
 
