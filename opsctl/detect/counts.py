@@ -8,6 +8,7 @@ from typing import NamedTuple
 STEP_ELSEWHERE = (  # in Chinese, Japanese, Korean, German, French, Spanish and Russian, as are the losses
     r"\u6b65[\u6570\u9aa4]?|\u30b9\u30c6\u30c3\u30d7|\uc2a4\ud15d|\bschritt\b|\b\u00e9tape\b|\bpaso\b|\b\u0448\u0430\u0433\b"
 )
+_WORDS = ("step", "iter", "it ", "it:", "it=", "update", "batch", "schritt", "paso")  # the ASCII ones of _STEP
 _KERAS = re.compile(r"\s{0,8}(?P<n>\d{1,9})/(?P<total>\d{1,9}) (?:\[[=>.\s]*\]|[\u2500-\u257f]+)")
 _NESTED = re.compile(
     r"\[\d+/\d+\]\s?\[\s{0,12}(?P<a>\d+)/(?P<at>\d+)\]"  # [epoch/epochs][step/steps]
@@ -54,7 +55,8 @@ def find(low: str) -> Count:
         spans = [nested.span(name) for name, value in nested.groupdict().items() if value]
         return Count(spans[0], spans[1] if len(spans) > 1 else None)
     match = _KERAS.match(low) if low[:1].isdigit() or low[:1] == " " else None
-    match = match or _STEP.search(low)
+    if match is None and (not low.isascii() or any(word in low for word in _WORDS)):
+        match = _STEP.search(low)
     if match is None:
         return Count()
     return Count(match.span("n"), match.span("total") if match["total"] else None, bool(_MENTION.search(low)))

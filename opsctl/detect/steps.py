@@ -22,6 +22,7 @@ _LOSS_ELSEWHERE = (
 )
 _TRAIN_ELSEWHERE = r"\u8bad\u7ec3|\u8a13\u7df4|\u5e73\u5747|\u603b"
 _EVAL_ELSEWHERE = r"\u9a8c\u8bc1|\u9a57\u8b49|\u8bc4\u4f30|\u8a55\u4fa1|\u691c\u8a3c|\u6d4b\u8bd5"
+_LATIN = ("schritt", "paso", "verlust", "perte")  # those of _ELSEWHERE that an ASCII row may hold
 _ELSEWHERE = re.compile(f"{counts.STEP_ELSEWHERE}|{_LOSS_ELSEWHERE}")
 _BAR = re.compile(
     r"\d{1,3}%(?:\|[^|]*\|)?\s{0,12}(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[^,\]]*,\s{0,12}"
@@ -174,16 +175,22 @@ def parse(text: str) -> StepRow | None:
     return shape.read(text) if shape is not None else None
 
 
+@functools.lru_cache(maxsize=1024)  # the detection asks what the clock of an offline log has just asked
 def shape_of(text: str) -> Shape | None:
     """What rows like `text` report; depends on digits only by their places."""
     low = text.lower()
     if len(low) != len(text):
         return None  # a rare letter that takes more places in lower case
-    if not any(hint in low for hint in _HINTS) and not _ELSEWHERE.search(low):
+    if not any(hint in low for hint in _HINTS) and not _is_elsewhere(low):
         memory = _host_memory(low)
         return Shape("host", host_memory=memory) if memory else None
     bar = _BAR.search(low) if "%" in low and "[" in low else None
     return _bar(bar, low) if bar else _written(low)
+
+
+def _is_elsewhere(low: str) -> bool:
+    may_be = not low.isascii() or any(word in low for word in _LATIN)  # most rows are not, and are told at once
+    return may_be and _ELSEWHERE.search(low) is not None
 
 
 def _written(low: str) -> Shape | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from opsctl.detect import lines, smi, smi_text, steps, watcher
-from opsctl.detect.steps import Shape
 from opsctl.ops.material import Cut, Material
 from opsctl.ops.uniform_rows import UniformRows
 from opsctl.records.baseline import Baseline
@@ -20,7 +19,6 @@ from opsctl.records.events import End, Event, Line, ProcessSample, Sample, Tick
 
 NOW = 2_000_000_000.0  # any moment: only differences count
 POLL_S = 5.0  # between polls that carry no times
-_MAX_SHAPES = 512
 _STATUSES = {  # from nvidia-smi's manual
     9: "nvidia-smi: the driver is not loaded",
     10: "nvidia-smi: the kernel found an interrupt problem with a GPU",
@@ -99,7 +97,6 @@ class _Pace:
 
     def __init__(self, typical_s: float) -> None:
         self._typical_s = typical_s
-        self._shapes: dict[str, Shape | None] = {}
         self._step: int | None = None
         self._has_stepped = False
         self._best_rate = 0.0  # tokens a second
@@ -107,7 +104,7 @@ class _Pace:
 
     def is_step(self, text: str) -> bool:
         """Fold one row in; says whether it reports a step of training."""
-        shape = self._shape(text)
+        shape = steps.shape_of(lines.shape_key(text))
         if shape is None or shape.kind != "train":
             return False
         if not self._typical_s and shape.step_s is None:
@@ -125,14 +122,6 @@ class _Pace:
             return self._typical_s
         self._best_rate = max(self._best_rate, rate)
         return self._typical_s * self._best_rate / rate
-
-    def _shape(self, text: str) -> Shape | None:
-        key = lines.shape_key(text)
-        if key not in self._shapes:
-            if len(self._shapes) >= _MAX_SHAPES:
-                self._shapes.clear()
-            self._shapes[key] = steps.shape_of(key)
-        return self._shapes[key]
 
 
 def _measure(material: Material, cut: Cut | None) -> _LogEnd:
