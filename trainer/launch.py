@@ -83,6 +83,10 @@ class PatientAgent(LocalElasticAgent):
         """What the launchers of all nodes read and write."""
         return self._store
 
+    def leave(self) -> None:
+        """End the rendezvous: else its thread stays, and may be the one that drops it and would wait for itself."""
+        self.get_worker_group().spec.rdzv_handler.shutdown()
+
     def returncodes(self) -> dict[int, int | None]:
         """Return each rank's status, negative for a signal; None where it still runs or never ran."""
         handlers = getattr(self._pcontext, "subprocess_handlers", {})
@@ -119,6 +123,7 @@ def launch(
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        agent.leave()
     returncodes, now = agent.returncodes(), time.time()
     endings = [
         ending_of(rank, read_json(result_file(rank)), returncodes.get(local), now=failed_at.get(rank, now))

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,7 +172,9 @@ def test_no_process_at_all_is_a_wrong_number(tiny_recipe: Path, tmp_path: Path) 
 def launch_script(folder: Path, script: str, *, num_ranks: int = 2, **options: Any) -> Launched:
     """Launch a few lines of Python as ranks; what each leaves in `result.<rank>` of the folder is its result."""
     words = ("-c", f"import os, pathlib, signal, sys, time\nfolder = pathlib.Path({str(folder)!r})\n{script}")
-    return launch(words, num_ranks=num_ranks, result_file=lambda rank: folder / f"result.{rank}", **options)
+    launched = launch(words, num_ranks=num_ranks, result_file=lambda rank: folder / f"result.{rank}", **options)
+    assert not [one.name for one in threading.enumerate() if "KeepAlive" in one.name], "the rendezvous has ended, too"
+    return launched
 
 
 def test_each_rank_sees_one_gpu_as_its_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
