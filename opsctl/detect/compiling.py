@@ -127,9 +127,10 @@ class _Evidence:
 
     def _waits_between(self, gpu: Gpu) -> bool:
         """Whether a GPU past its warm-up is not busy throughout, where no output is at hand to tell of its pace."""
+        if self.progress.has_output or not self.progress.has_stepped:
+            return False
         busy = gpu.utilizations()
-        is_seen = self.progress.has_output or not self.progress.has_stepped
-        return not is_seen and bool(busy) and sum(busy) / len(busy) < BUSY_PCT
+        return bool(busy) and sum(busy) / len(busy) < BUSY_PCT
 
     def of_memory(self) -> Opinion | None:
         found = self._sawtooth()
@@ -139,11 +140,13 @@ class _Evidence:
         slow = self._slow_text()
         expected = self.compiling.context.compile_expected is True
         was_flat = gpu.was_flat or self._was_flat_in_good_run(gpu)
-        unknown = expected and self.progress.slowdown() is None
-        if not slow and not (unknown and (was_flat or self._waits_between(gpu))):
+        if slow:  # what swung from the start tells only where somebody knows how quick it should be
+            is_telling = was_flat or (expected and self.progress.knows_pace)
+        else:
+            is_unknown = expected and self.progress.slowdown() is None
+            is_telling = is_unknown and (was_flat or self._waits_between(gpu))
+        if not is_telling:
             return None
-        if not was_flat and not (unknown or (expected and self.progress.knows_pace)):
-            return None  # it swung from the start, and nobody knows how quick it should be
         confidence = 0.45 + 0.25 * bool(slow) + 0.15 * was_flat + 0.1 * expected
         return Opinion("eager_fallback", "memory_sawtooth", min(confidence, 0.9), (told, *([slow] if slow else [])))
 

@@ -49,7 +49,7 @@ def find(low: str) -> Count:
     >>> find("step 12/300")
     Count(step=(5, 7), num_steps=(8, 11), is_mention=False)
     """
-    may_nest = "[" in low or "| epoch" in low or "max_steps" in low
+    may_nest = "[" in low or "| epoch" in low or "max_steps" in low or "batches" in low
     nested = _NESTED.search(low) if may_nest else None
     if nested:
         spans = [nested.span(name) for name, value in nested.groupdict().items() if value]

@@ -175,7 +175,7 @@ def parse(text: str) -> StepRow | None:
     return shape.read(text) if shape is not None else None
 
 
-@functools.lru_cache(maxsize=1024)  # the detection asks what the clock of an offline log has just asked
+@functools.lru_cache(maxsize=256)  # the detection asks what the clock of an offline log has just asked
 def shape_of(text: str) -> Shape | None:
     """What rows like `text` report; depends on digits only by their places."""
     low = text.lower()

@@ -45,6 +45,8 @@ from opsctl.detect.steps import StepRow, parse, shape_of
          StepRow("train", 2050, 160000, 1.21, None, 0.4412, None, 0.0071)),
         ("| epoch   3 |   200/ 2983 batches | lr 5.00 | ms/batch 30.12 | loss  5.41 | ppl   223.12",
          StepRow("train", 200, 2983, 5.41, None, 0.03012, is_epoch=True)),
+        ("|   200/ 2983 batches | lr 5.00 | ms/batch 30.12 | loss  5.41",
+         StepRow("train", 200, 2983, 5.41, None, 0.03012)),
         ("I1129 10:05:00.1 140213 logging_writer.py:48] [1200] learning_rate=0.0003, loss=3.1, steps_per_sec=10.0",
          StepRow("train", 1200, None, 3.1, None, 0.1)),
         ("Training epoch 0, iteration 120/9999 | global_step: 120 | reduced_train_loss: 2.41",
