@@ -30,14 +30,15 @@ _SCRIPT = (
     'date +%s; cat /proc/uptime; if rows=$(dmesg 2>/dev/null); then printf "%s\\n" "$rows" | tail -n "$1"; '
     'else exec journalctl -k -q -n "$1" -o short-monotonic --no-pager; fi'
 )
-# constant: the host's pid namespace, the newest pid, and host pid and own pid of each process in the namespace $1
+# constant: the host's pid namespace; then the pid of each process that we may look at, in the namespace $1 its own, too
 _PIDS_SCRIPT = (
-    'readlink /proc/self/ns/pid; echo $$; ls -l /proc/[0-9]*/ns/pid 2>/dev/null | grep -F -- "-> $1" | '
-    'sed -n "s|.*/proc/\\([0-9]*\\)/ns/pid .*|\\1|p" | while read -r pid; do '
-    'sed -n "s/^NSpid:.*[^0-9]\\([0-9]*\\)$/$pid \\1/p" "/proc/$pid/status" 2>/dev/null; done'
+    "readlink /proc/self/ns/pid; ls -l /proc/[0-9]*/ns/pid 2>/dev/null | "
+    'sed -n "s|.*/proc/\\([0-9]*\\)/ns/pid -> \\(.*\\)|\\1 \\2|p" | while read -r pid space; do '
+    'if [ "$space" != "$1" ]; then echo "$pid"; else '
+    'sed -n "s/^NSpid:.*[^0-9]\\([0-9]*\\)$/$pid \\1/p" "/proc/$pid/status" 2>/dev/null; fi; done'
 )
 MAX_PIDS = 65536
-_PAIR = re.compile(r"(\d{1,10}) (\d{1,10})")
+_SEEN = re.compile(r"(\d{1,10})(?: (\d{1,10}))?")
 _STAMPED = re.compile(r"^\[\s*(\d+\.\d+)\]\s?(.*)$")
 
 
@@ -45,19 +46,18 @@ _STAMPED = re.compile(r"^\[\s*(\d+\.\d+)\]\s?(.*)$")
 class Pids:
     """Which processes of the host are in the run's container, and as what it numbers them; changed in place."""
 
-    inner: dict[int, int] = field(default_factory=dict)
+    numbers: dict[int, int | None] = field(default_factory=dict)  # host's pid -> that inside; None: another's
     since: float = math.inf  # the host's time of the first look that showed any
-    newest: int = 0  # the newest pid at the last look
 
     def look(self, rows: list[str], now: float) -> None:
         """Fold in what the script said: nothing, where the host is itself a container or lets nobody look."""
-        if len(rows) <= 2 or rows[0] != FIRST_PID_NAMESPACE or not rows[1].isdigit():
+        if len(rows) < 2 or rows[0] != FIRST_PID_NAMESPACE:
             return
-        if len(self.inner) > MAX_PIDS:
-            self.inner.clear()
-        found = (_PAIR.fullmatch(row) for row in rows[2:])
-        self.inner.update((int(match[1]), int(match[2])) for match in found if match)
-        self.since, self.newest = min(self.since, now), int(rows[1])
+        if len(self.numbers) > MAX_PIDS:
+            self.numbers.clear()
+        found = (_SEEN.fullmatch(row) for row in rows[1:])
+        self.numbers.update((int(match[1]), int(match[2]) if match[2] else None) for match in found if match)
+        self.since = min(self.since, now)
 
     def of(self, text: str, moment: float) -> dict[str, Any]:
         """A kernel row of that moment as the recorder reads it, with the process that it names.
@@ -65,12 +65,9 @@ class Pids:
         One that was there at a look and not in the container is another's; one that came and went unseen is unknown.
         """
         pid = named_pid(text)
-        is_other = pid is not None and pid not in self.inner and pid < self.newest and moment >= self.since
-        return {
-            "text": text,
-            "pid": None if pid is None else self.inner.get(pid),
-            "is_own": False if is_other else None,
-        }
+        inner = None if pid is None else self.numbers.get(pid)
+        is_other = inner is None and pid in self.numbers and moment >= self.since
+        return {"text": text, "pid": inner, "is_own": False if is_other else None}
 
 
 class HostKernel:
